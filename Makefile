@@ -1,0 +1,39 @@
+# make demo | test | check | bench: each sets up .venv by itself and is quick the second time.
+
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: demo test check bench format clean
+
+demo: .venv/installed
+	$(BIN)/gradspace demo
+
+test: .venv/installed-dev
+	$(BIN)/pytest -n auto
+
+check: .venv/installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: .venv/installed-dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: .venv/installed-bench
+	$(BIN)/python -m benchmarks
+
+# An extra is installed when its mark is older than what it was made from.
+.venv/installed: pyproject.toml constraints.txt
+	@echo "Setting up .venv (once, a few minutes)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(PIP) --editable .
+	@touch $@
+
+.venv/installed-%: .venv/installed
+	@$(PIP) --editable ".[$*]"
+	@touch $@
+
+clean:
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis src/*.egg-info

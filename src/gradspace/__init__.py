@@ -1,0 +1,32 @@
+"""gradspace: image-text retrieval with objectives designed in gradient space."""
+
+from importlib.metadata import version
+
+from gradspace.analysis.cocos import Cocos, CocosMeter, cocos
+from gradspace.analysis.score_file import save_scores
+from gradspace.analysis.weights import score_weights
+from gradspace.execution.tiles import EmbeddingScores
+from gradspace.loss import RetrievalLoss
+from gradspace.metrics import mean_average_precision, ranks, recall, retrieval_report
+from gradspace.objectives import Objective, objective, objectives
+from gradspace.positives import match_ids
+
+__version__ = version("gradspace")
+
+__all__ = [
+    "Cocos",
+    "CocosMeter",
+    "EmbeddingScores",
+    "Objective",
+    "RetrievalLoss",
+    "cocos",
+    "match_ids",
+    "mean_average_precision",
+    "objective",
+    "objectives",
+    "ranks",
+    "recall",
+    "retrieval_report",
+    "save_scores",
+    "score_weights",
+]

@@ -1,0 +1,1 @@
+"""What an objective does to a batch: weights, contributing samples, diagrams."""

@@ -1,0 +1,101 @@
+"""COCOS: counting the samples that contribute to the gradient of a query (ICR section 4).
+
+Everything is read off the weights that every objective has (`score_weights`), so that any objective
+can be counted, not only the three of the paper. What differs from the paper's published code is
+listed in docs/concepts.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields
+
+import torch
+from torch import Tensor
+
+from gradspace.analysis.weights import score_weights
+from gradspace.checks import check_finite, check_scores
+from gradspace.objectives import Objective
+from gradspace.positives import Positives, as_positives
+
+
+@dataclass(frozen=True)
+class Cocos:
+    """The counts of one batch, in one direction."""
+
+    per_query: float = field(metadata={"symbol": "C^q"})
+    """Contributing negatives (SmoothAP: triplets, eq. 13), mean over queries with at least one."""
+    per_batch: float = field(metadata={"symbol": "C^B"})
+    """The same, summed over the batch."""
+    queries_without: float = field(metadata={"symbol": "C^0"})
+    """Queries with no contribution at all."""
+    negative_weight: float = field(metadata={"symbol": "W-"})
+    """Summed |weight| of the contributing negatives, mean over queries with a positive."""
+    positive_weight: float = field(metadata={"symbol": "W+"})
+    """Mean |weight| of the positives, mean over queries with a positive."""
+    effective: float = field(metadata={"symbol": "C_eff"})
+    """Effective number of negatives, (sum |w|)^2 / sum w^2, mean over queries that have weight."""
+
+
+def cocos(
+    objective: Objective,
+    scores: Tensor,
+    positives: Tensor | Positives,
+    epsilon: float = 0.01,
+) -> Cocos:
+    """Count what contributes in one direction: rows are queries. Transpose both for the other."""
+    check_scores(scores)
+    check_finite("scores", scores)
+    if not epsilon >= 0:
+        raise ValueError(f"epsilon must be zero or a positive number, got {epsilon!r}")
+    positives = as_positives(positives)
+    scores = scores.detach()
+    weights = score_weights(objective, scores, positives)
+    counts = objective.num_contributing(weights, scores, positives, epsilon).double()
+    strength = weights.abs().double()
+    on_negatives = strength.scatter(1, positives.index, 0)
+    on_positives = strength.gather(1, positives.index).where(positives.valid, 0)
+    total, squares = on_negatives.sum(1), on_negatives.square().sum(1)
+    has = positives.any_valid
+    return Cocos(
+        per_query=_mean(counts, counts > 0),
+        per_batch=float(counts.sum()),
+        queries_without=float((counts == 0).sum()),
+        negative_weight=_mean(on_negatives.where(on_negatives > epsilon, 0).sum(1), has),
+        positive_weight=_mean(on_positives.sum(1) / positives.valid.sum(1).clamp(min=1), has),
+        effective=_mean(total.square() / squares.clamp(min=1e-300), squares > 0),
+    )
+
+
+class CocosMeter:
+    """Mean and standard deviation of the counts over batches.
+
+    >>> meter = CocosMeter()
+    >>> meter.update(Cocos(1, 10, 0, 1, 1, 1))
+    >>> meter.update(Cocos(3, 30, 0, 1, 1, 1))
+    >>> meter["per_query"]
+    (2.0, 1.4142135623730951)
+    """
+
+    def __init__(self) -> None:
+        self._batches: list[Cocos] = []
+
+    def update(self, batch: Cocos) -> None:
+        self._batches.append(batch)
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __getitem__(self, name: str) -> tuple[float, float]:
+        """(mean, standard deviation) of the count of that name."""
+        values = torch.tensor([getattr(batch, name) for batch in self._batches]).double()
+        deviation = values.std() if len(values) > 1 else torch.zeros(())
+        return float(values.mean()), float(deviation)
+
+    def __iter__(self) -> Iterator[str]:
+        return (count.name for count in fields(Cocos))
+
+
+def _mean(values: Tensor, selected: Tensor) -> float:
+    """Mean of the selected values; 0 where nothing is selected."""
+    return float(values[selected].mean()) if selected.any() else 0.0

@@ -1,0 +1,76 @@
+"""Checks of what users hand over: one sentence with what was expected, what came, what to do."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from gradspace.positives import Ids
+
+
+def check_scores(scores: Tensor) -> None:
+    """A non-empty floating point matrix [queries, candidates]."""
+    if scores.dim() != 2:
+        raise ValueError(f"scores must be [queries, candidates], got shape {list(scores.shape)}")
+    if not scores.dtype.is_floating_point:
+        raise ValueError(
+            f"scores must be floating point, got {scores.dtype}; convert them with .float()"
+        )
+    if 0 in scores.shape:
+        raise ValueError(
+            f"scores must hold at least one query and one candidate, got shape {list(scores.shape)}"
+        )
+
+
+def check_same_shape(scores: tuple[int, int], positives: tuple[int, int]) -> None:
+    if scores != positives:
+        raise ValueError(
+            f"scores and positives must have the same shape, got {list(scores)} "
+            f"and {list(positives)}"
+        )
+
+
+def check_embeddings(
+    images: Tensor, texts: Tensor, names: tuple[str, str] = ("images", "texts")
+) -> None:
+    """Two non-empty floating point matrices of one width, without NaN or infinity."""
+    for name, embeddings in zip(names, (images, texts), strict=True):
+        if embeddings.dim() != 2:
+            raise ValueError(f"{name} must be [count, width], got shape {list(embeddings.shape)}")
+        if not embeddings.dtype.is_floating_point:
+            raise ValueError(
+                f"{name} must be floating point, got {embeddings.dtype}; convert with .float()"
+            )
+        if not len(embeddings):
+            raise ValueError(f"{name} is empty: at least one row is needed")
+    if images.shape[1] != texts.shape[1]:
+        raise ValueError(
+            f"{names[0]} and {names[1]} must have the same width, got {images.shape[1]} "
+            f"and {texts.shape[1]}"
+        )
+    if not torch.compiler.is_compiling():
+        check_finite(names[0], images)
+        check_finite(names[1], texts)
+
+
+def check_finite(name: str, rows: Tensor) -> None:
+    """No NaN and no infinity; the error names the first bad row. One pass when all is well."""
+    if rows.detach().sum(dtype=torch.float64).isfinite():
+        return
+    bad = ~rows.detach().isfinite().all(1)
+    if bad.any():
+        raise ValueError(
+            f"{name} has NaN or infinite values in {int(bad.sum())} of {len(rows)} rows, "
+            f"the first in row {int(bad.int().argmax())}"
+        )
+
+
+def check_ids(name: str, ids: Ids, expected: int, what: str) -> None:
+    """As many ids as there are things, and ids that can be compared."""
+    if len(ids) != expected:
+        raise ValueError(f"{name} has {len(ids)} entries for {expected} {what}")
+    if isinstance(ids, Tensor) and (ids.dim() != 1 or ids.dtype.is_floating_point):
+        raise ValueError(
+            f"{name} must be a vector of integers or names, got {ids.dtype} of shape "
+            f"{list(ids.shape)}"
+        )

@@ -1,0 +1,27 @@
+"""Retrieval metrics, from scores and positives or straight from embeddings and ids."""
+
+from gradspace.metrics.ranks import PositiveRanks, rank_both, rank_rows, ranks
+from gradspace.metrics.report import (
+    DirectionReport,
+    RetrievalReport,
+    cross_retrieval_ranks,
+    mean_average_precision,
+    recall,
+    retrieval_report,
+)
+from gradspace.metrics.trec import write_trec_qrels, write_trec_run
+
+__all__ = [
+    "DirectionReport",
+    "PositiveRanks",
+    "RetrievalReport",
+    "cross_retrieval_ranks",
+    "mean_average_precision",
+    "rank_both",
+    "rank_rows",
+    "ranks",
+    "recall",
+    "retrieval_report",
+    "write_trec_qrels",
+    "write_trec_run",
+]

@@ -1,0 +1,176 @@
+"""Ranks of the positives, without sorting and without a score matrix.
+
+The rank of a positive among its query's negatives is 1 + the number of negatives that score higher
++ half of those that tie. With `sign` that is one sum per positive:
+
+    higher + ties / 2 = (negatives + sum over negatives of sign(score - positive)) / 2
+
+so that one pass over the tiles of the score matrix ranks every positive of every row and, from the
+same tile, of every column. Half ties give a constant score matrix the rank of chance.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gradspace.checks import check_same_shape
+from gradspace.execution.tiles import (
+    EmbeddingScores,
+    MatrixScores,
+    Scores,
+    as_scores,
+    blocks,
+    tile_size,
+)
+from gradspace.positives import Positives, as_positives
+
+
+@dataclass(frozen=True)
+class PositiveRanks:
+    """Of every positive of every query, [queries, slots], real where `valid`."""
+
+    among_negatives: Tensor
+    """Rank against the query's negatives only."""
+    among_positives: Tensor
+    """Rank against the query's other positives only."""
+    valid: Tensor
+
+    @property
+    def overall(self) -> Tensor:
+        return self.among_negatives + self.among_positives - 1
+
+    @property
+    def best(self) -> Tensor:
+        """[queries]: the rank of the query's best positive; infinite where it has none.
+
+        Positives of one query do not compete: two equal captions of one image, both on top, have
+        rank 1.
+        """
+        return self.among_negatives.where(self.valid, torch.inf).amin(1)
+
+    def reorder(self, order: Tensor) -> PositiveRanks:
+        """Put row i, which is query order[i], back into its place."""
+        back = order.argsort()
+        return PositiveRanks(
+            self.among_negatives[back], self.among_positives[back], self.valid[back]
+        )
+
+
+def ranks(scores: Tensor | Scores, positives: Tensor | Positives) -> Tensor:
+    """The rank of each query's best positive, [queries]; infinite for a query that has none.
+
+    `scores[query, candidate]`, higher is better: a matrix, or `EmbeddingScores`, never built.
+
+    >>> ranks(torch.tensor([[0.9, 0.5, 0.1], [0.2, 0.2, 0.2]]), torch.eye(2, 3, dtype=torch.bool))
+    tensor([1., 2.], dtype=torch.float64)
+    """
+    return rank_rows(scores, positives).best
+
+
+def rank_rows(scores: Tensor | Scores, positives: Tensor | Positives) -> PositiveRanks:
+    """Rank the positives of every row."""
+    source, rows, _ = _checked(scores, positives)
+    p = _positive_scores(source, rows)
+    signs, _ = _sum_of_signs(source, rows_p=p, columns_p=p[:0, :0])
+    return _to_ranks(signs, p, rows)
+
+
+def rank_both(
+    scores: Tensor | Scores, positives: Tensor | Positives
+) -> tuple[PositiveRanks, PositiveRanks]:
+    """Rank the positives of every row and of every column, computing every score once."""
+    source, rows, order = _checked(scores, positives)
+    columns = rows.transpose()
+    p = _positive_scores(source, rows)
+    p_columns = _by_column(p, rows, columns)
+    by_row, by_column = _sum_of_signs(source, p, p_columns)
+    return _to_ranks(by_row, p, rows), _to_ranks(by_column, p_columns, columns).reorder(order)
+
+
+def _checked(
+    scores: Tensor | Scores, positives: Tensor | Positives
+) -> tuple[Scores, Positives, Tensor]:
+    """The scores and positives with the candidates in an order that suits tiles, and that order."""
+    source = as_scores(scores)
+    rows = as_positives(positives).to(source.device)
+    check_same_shape(source.shape, rows.shape)
+    if not rows.valid.any():
+        raise ValueError("no query has a positive: there is nothing to rank; compare the ids")
+    order = torch.arange(source.shape[1], device=source.device)
+    if isinstance(source, EmbeddingScores):
+        first_query = rows.transpose().index[:, 0]
+        if (first_query.diff() < 0).any():
+            order = first_query.argsort(stable=True)
+            source = source.part(slice(None), order)
+            rows = rows.permute_candidates(order)
+    return source, rows, order
+
+
+def _positive_scores(source: Scores, positives: Positives) -> Tensor:
+    """[queries, slots], read from the very tiles that `_sum_of_signs` compares them with.
+
+    A product of the same two vectors may round differently in a matrix product of another shape,
+    and an exact tie would be lost: so the tiles that hold positives are computed as they will be.
+    They are few, because candidates are kept in the order of their queries.
+    """
+    if isinstance(source, MatrixScores):
+        tile = source.matrix.gather(1, positives.index)
+        return tile if tile.dtype == torch.float64 else tile.float()
+    height, width = tile_size(source.device)
+    query, candidate = positives.pairs()
+    found = torch.empty(len(query), dtype=_dtype(source), device=source.device)
+    stride = -(-source.shape[1] // width)
+    tile_of_pair = (query // height) * stride + candidate // width
+    for number in torch.unique(tile_of_pair).tolist():
+        row, column = number // stride * height, number % stride * width
+        tile = source.tile(slice(row, row + height), slice(column, column + width))
+        inside = (tile_of_pair == number).nonzero().squeeze(1)
+        found[inside] = tile[query[inside] - row, candidate[inside] - column]
+    scores = torch.zeros(positives.index.shape, dtype=found.dtype, device=source.device)
+    scores[positives.valid] = found
+    return scores
+
+
+def _by_column(p: Tensor, rows: Positives, columns: Positives) -> Tensor:
+    """The same scores in the order of the columns' positives."""
+    _, candidate = rows.pairs()
+    scores = torch.zeros(columns.index.shape, dtype=p.dtype, device=p.device)
+    scores[columns.valid] = p[rows.valid][candidate.argsort(stable=True)]
+    return scores
+
+
+def _sum_of_signs(source: Scores, rows_p: Tensor, columns_p: Tensor) -> tuple[Tensor, Tensor]:
+    """Sum over all candidates of sign(score - positive), for rows and for columns."""
+    height, width = tile_size(source.device)
+    by_row = torch.zeros_like(rows_p, dtype=torch.float64)
+    by_column = torch.zeros_like(columns_p, dtype=torch.float64)
+    for rows in blocks(source.shape[0], height):
+        for columns in blocks(source.shape[1], width):
+            tile = source.tile(rows, columns)
+            work = torch.empty_like(tile)
+            for slot in range(rows_p.shape[1]):
+                signs = torch.sub(tile, rows_p[rows, slot, None], out=work).sign_()
+                by_row[rows, slot] += signs.sum(1)
+            for slot in range(columns_p.shape[1]):
+                signs = torch.sub(tile, columns_p[columns, slot], out=work).sign_()
+                by_column[columns, slot] += signs.sum(0)
+    return by_row, by_column
+
+
+def _to_ranks(signs: Tensor, p: Tensor, positives: Positives) -> PositiveRanks:
+    valid = positives.valid
+    between = (p[:, None, :] - p[:, :, None]).sign().where(valid[:, None, :], 0).sum(2).double()
+    num_positives = valid.sum(1, keepdim=True)
+    num_negatives = positives.num_candidates - num_positives
+    return PositiveRanks(
+        among_negatives=1 + (num_negatives + signs - between) / 2,
+        among_positives=1 + (num_positives - 1 + between) / 2,
+        valid=valid,
+    )
+
+
+def _dtype(source: Scores) -> torch.dtype:
+    return source.tile(slice(0, 1), slice(0, 1)).dtype

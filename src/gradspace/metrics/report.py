@@ -1,0 +1,182 @@
+"""Retrieval metrics from ranks: recall, average precision, and the whole report both ways."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradspace.execution.tiles import Scores, as_scores, blocks
+from gradspace.metrics.ranks import PositiveRanks, rank_both, rank_rows, ranks
+from gradspace.positives import Positives, as_positives
+
+CROSS_RANK_LIMITS = (1, 5, 10, 20, 50, 100, 200)
+
+
+def recall(
+    scores: Tensor | Scores, positives: Tensor | Positives, ks: Sequence[int] = (1, 5, 10)
+) -> dict[int, float]:
+    """R@k in percent: queries whose best positive ranks k or better, of those that have a positive.
+
+    >>> recall(torch.eye(4), torch.eye(4, dtype=torch.bool))
+    {1: 100.0, 5: 100.0, 10: 100.0}
+    """
+    best = ranks(scores, positives)
+    return _recall(best[best.isfinite()], ks)
+
+
+def mean_average_precision(
+    scores: Tensor | Scores, positives: Tensor | Positives, k: int = 5
+) -> float:
+    """mAP@k in [0, 1], mean over the queries that have a positive.
+
+    The precision at a positive is its rank among the positives over its rank among all, ties halved
+    in both; positives that rank behind k are left out; the sum is divided by min(k, positives).
+    """
+    return _mean_average_precision(rank_rows(scores, positives), k)
+
+
+@dataclass(frozen=True)
+class DirectionReport:
+    """All metrics of one direction; recalls in percent, mAP in [0, 1]."""
+
+    recall: dict[int, float]
+    average_recall: float
+    median_rank: float
+    mean_rank: float
+    map_at_5: float
+    num_queries: float
+
+
+@dataclass(frozen=True)
+class RetrievalReport:
+    """All metrics, both ways. `to_dict` is made for JSON, `str` for people."""
+
+    image_to_text: DirectionReport
+    text_to_image: DirectionReport
+    rsum: float
+    """Sum of all recalls."""
+    cross_rank: dict[str, float]
+    """Number of positive pairs by cross-retrieval rank (AOQ supplement, Figure 1)."""
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def __str__(self) -> str:
+        ks = list(self.image_to_text.recall)
+        head = f"{'':>15}" + "".join(f"{f'R@{k}':>7}" for k in ks)
+        lines = [head + f"{'average':>9}{'median r':>10}{'mean r':>9}{'mAP@5':>7}{'queries':>9}"]
+        for name in ("image_to_text", "text_to_image"):
+            d: DirectionReport = getattr(self, name)
+            lines.append(
+                f"{name.replace('_to_', ' -> '):>15}"
+                + "".join(f"{d.recall[k]:7.1f}" for k in ks)
+                + f"{d.average_recall:9.1f}{d.median_rank:10.1f}{d.mean_rank:9.1f}"
+                + f"{d.map_at_5:7.3f}{d.num_queries:9.0f}"
+            )
+        return "\n".join([*lines, f"{'rsum':>15}{self.rsum:7.1f}"])
+
+
+def retrieval_report(
+    scores: Tensor | Scores,
+    positives: Tensor | Positives,
+    ks: Sequence[int] = (1, 5, 10),
+    folds: int = 1,
+) -> RetrievalReport:
+    """Every metric in both directions from `scores[image, text]`, each score computed once.
+
+    With `folds`, the images are cut into that many equal parts in their order, each part is
+    evaluated with its own texts, and every number is the mean over the parts (COCO "1K": 5 folds).
+    """
+    source, by_image = as_scores(scores), as_positives(positives)
+    if folds == 1:
+        return _report(source, by_image, ks)
+    num_images = source.shape[0]
+    if folds < 1 or num_images % folds:
+        raise ValueError(f"{num_images} images cannot be cut into {folds} equal folds")
+    reports = []
+    for fold in blocks(num_images, num_images // folds):
+        pairs, texts = by_image.part(fold.start, fold.stop)
+        reports.append(_report(source.part(fold, texts), pairs, ks).to_dict())
+    return _from_dict(_mean_of(reports))
+
+
+def cross_retrieval_ranks(
+    by_image: PositiveRanks, by_text: PositiveRanks, positives: Positives
+) -> Tensor:
+    """max(k r_i - (k - 1), r_t) of every positive pair, k the number of texts per image (AOQ).
+
+    r_i ranks the pair among the images for its text, r_t among the texts for its image, each
+    against negatives only.
+    """
+    _, text = positives.pairs()
+    r_t = by_image.among_negatives[by_image.valid]
+    r_i = torch.empty_like(r_t)
+    r_i[text.argsort(stable=True)] = by_text.among_negatives[by_text.valid]
+    k = positives.num_candidates / positives.num_queries
+    return torch.maximum(k * r_i - (k - 1), r_t)
+
+
+def _report(source: Scores, positives: Positives, ks: Sequence[int]) -> RetrievalReport:
+    by_image, by_text = rank_both(source, positives)
+    i2t, t2i = _direction(by_image, ks), _direction(by_text, ks)
+    cross = cross_retrieval_ranks(by_image, by_text, positives.to(source.device))
+    return RetrievalReport(
+        image_to_text=i2t,
+        text_to_image=t2i,
+        rsum=sum(i2t.recall.values()) + sum(t2i.recall.values()),
+        cross_rank=_cross_rank_histogram(cross),
+    )
+
+
+def _direction(found: PositiveRanks, ks: Sequence[int]) -> DirectionReport:
+    best = found.best[found.valid.any(1)]
+    recalls = _recall(best, ks)
+    return DirectionReport(
+        recall=recalls,
+        average_recall=sum(recalls.values()) / len(recalls),
+        median_rank=float(best.quantile(0.5)) if len(best) < 1 << 24 else float(best.median()),
+        mean_rank=float(best.mean()),
+        map_at_5=_mean_average_precision(found, 5),
+        num_queries=float(len(best)),
+    )
+
+
+def _recall(best: Tensor, ks: Sequence[int]) -> dict[int, float]:
+    return {k: 100 * float((best <= k).double().mean()) for k in ks}
+
+
+def _mean_average_precision(found: PositiveRanks, k: int) -> float:
+    rank = found.overall
+    counted = found.valid & (rank <= k)
+    total = (found.among_positives / rank).where(counted, 0).sum(1)
+    num_positives = found.valid.sum(1)
+    precision = total / num_positives.clamp(min=1, max=k)
+    return float(precision[num_positives > 0].mean())
+
+
+def _cross_rank_histogram(cross: Tensor) -> dict[str, float]:
+    edges = torch.tensor([0, *CROSS_RANK_LIMITS], dtype=cross.dtype, device=cross.device)
+    counts = torch.bucketize(cross, edges).bincount(minlength=len(edges) + 1)[1:].tolist()
+    names = ["1", *(f"{a + 1}-{b}" for a, b in pairwise(CROSS_RANK_LIMITS))]
+    return dict(zip([*names, f">{CROSS_RANK_LIMITS[-1]}"], map(float, counts), strict=True))
+
+
+def _mean_of(values: list[Any]) -> Any:
+    """Mean of equally shaped nested dictionaries, number by number."""
+    if isinstance(values[0], dict):
+        return {key: _mean_of([value[key] for value in values]) for key in values[0]}
+    return sum(values) / len(values)
+
+
+def _from_dict(values: dict[str, Any]) -> RetrievalReport:
+    return RetrievalReport(
+        image_to_text=DirectionReport(**values["image_to_text"]),
+        text_to_image=DirectionReport(**values["text_to_image"]),
+        rsum=values["rsum"],
+        cross_rank=values["cross_rank"],
+    )

@@ -1,0 +1,93 @@
+"""Objectives by name. Every module in this folder is imported, and registers what it defines."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from gradspace.objectives.contract import Objective
+from gradspace.objectives.goal import Goal
+from gradspace.objectives.parameters import checked, parameters_of, suggestion
+from gradspace.objectives.registry import (
+    LOSSES,
+    PAIR_WEIGHTS,
+    TRIPLET_WEIGHTS,
+    Entry,
+    loss,
+    pair_weight,
+    triplet_weight,
+)
+
+__all__ = ["Objective", "loss", "objective", "objectives", "pair_weight", "triplet_weight"]
+
+for _module in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"{__name__}.{_module.name}")
+
+
+@dataclass(frozen=True)
+class ObjectiveInfo:
+    """What `gs.objectives()` tells about one objective."""
+
+    name: str
+    summary: str
+    source: str
+    parameters: dict[str, Any]
+
+
+def objective(name: str, **parameters: Any) -> Objective:
+    """The objective of that name, with its parameters checked.
+
+    >>> objective("triplet-hard", margin=0.3)
+    HardestTriplet(margin=0.3)
+    """
+    if name in LOSSES:
+        build = LOSSES[name].build
+        return build(**checked(name, parameters_of(build), parameters))
+    triplet, _, pair = name.partition("/")
+    if triplet not in TRIPLET_WEIGHTS or pair not in PAIR_WEIGHTS:
+        known = [info.name for info in objectives()]
+        raise ValueError(f"unknown objective {name!r}; {suggestion(name, known, 'there are')}")
+    return _goal(triplet, pair, parameters)
+
+
+def objectives() -> tuple[ObjectiveInfo, ...]:
+    """Every objective: name, one line, the paper it is from, and its parameters with defaults."""
+    losses = [
+        ObjectiveInfo(entry.name, entry.summary, entry.source, _defaults(entry.build))
+        for entry in LOSSES.values()
+    ]
+    cells = [
+        ObjectiveInfo(
+            f"{t.name}/{p.name}",
+            f"GOAL: triplet weight {t.name}, pair weight {p.name}",
+            f"{t.source} and {p.source.removeprefix('GOAL ')}",
+            _defaults(*_parts(t, p)),
+        )
+        for t in TRIPLET_WEIGHTS.values()
+        for p in PAIR_WEIGHTS.values()
+    ]
+    return (*sorted(losses, key=lambda info: info.name), *cells)
+
+
+def _goal(triplet: str, pair: str, given: dict[str, Any]) -> Goal:
+    t, p = TRIPLET_WEIGHTS[triplet], PAIR_WEIGHTS[pair]
+    values = checked(f"{triplet}/{pair}", parameters_of(*_parts(t, p)), given)
+
+    def bind(part: Callable[..., Any]) -> Callable[..., Any]:
+        return partial(part, **{name: values[name] for name in parameters_of(part)})
+
+    relative = bind(p.relative)() if p.relative else None
+    return Goal(f"{triplet}/{pair}", values, bind(t.build), bind(p.build), relative)
+
+
+def _parts(t: Entry[Any], p: Entry[Any]) -> list[Callable[..., Any]]:
+    """Everything whose parameters are parameters of the objective t/p."""
+    return [t.build, p.build, *([p.relative] if p.relative else [])]
+
+
+def _defaults(*parts: Callable[..., Any]) -> dict[str, Any]:
+    return {name: default for name, (_, default) in parameters_of(*parts).items()}

@@ -1,0 +1,55 @@
+"""GOAL: objectives written in gradient space, a triplet weight times pair weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from gradspace.execution.statistics import Hardest, PositiveScores, Statistic
+from gradspace.objectives.contract import Objective, Reduction
+from gradspace.objectives.relative import Relative
+
+
+@dataclass(frozen=True)
+class Goal(Objective):
+    """T (P- n - P+ p) per positive pair, with T and P constants of the step (GOAL section 3).
+
+    p is the score of the positive, n that of the query's hardest negative, so that the gradient is
+    -T P+ on the positive and T P- on the hardest negative: the objective *is* its weights and needs
+    no loss that they derive from. A query with k positives has k triplets.
+
+    Relations: constant/constant has the weights of the hardest-negative triplet loss; nca/constant
+    those of hardest NT-Xent divided by its scale; circle/linear those of circle loss up to a
+    constant; constant/sigmoid and constant/sigmoid-ms those of binomial deviance and
+    multi-similarity where the gate is open (GOAL Table 1).
+    """
+
+    name: str
+    parameters: Mapping[str, Any]
+    triplet_weight: Callable[[Tensor, Tensor], Tensor] = field(repr=False)
+    pair_weight: Callable[..., tuple[Tensor, Tensor]] = field(repr=False)
+    relative: Relative | None = field(repr=False)
+    reduction: ClassVar[Reduction] = "sum"
+    is_loss: ClassVar[bool] = False
+
+    def statistics(self, positive: PositiveScores) -> tuple[Statistic, ...]:
+        relative = self.relative.statistics(positive) if self.relative else ()
+        return (Hardest(), *relative)
+
+    def value(self, positive: PositiveScores, *statistics: Tensor) -> Tensor:
+        hardest, *of_relative = statistics
+        exists = positive.num_negatives > 0
+        n = hardest.where(exists, 0)
+        p = positive.scores
+        with torch.no_grad():
+            m: tuple[Tensor, ...] = ()
+            if self.relative:
+                m_negative = self.relative.m_negative(n, *of_relative)
+                m = (self.relative.m_positive(positive, n), m_negative)
+            positive_weight, negative_weight = self.pair_weight(p, n, *m)
+            weight = self.triplet_weight(p, n)
+        return positive.sum((weight * (negative_weight * n - positive_weight * p)).where(exists, 0))

@@ -1,0 +1,53 @@
+"""Parameter types of objectives, and the check that names the parameter that is wrong."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from typing import Annotated, Any
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+Real = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+Positive = Annotated[float, Field(strict=True, allow_inf_nan=False, gt=0)]
+NonNegative = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=0)]
+
+
+def parameters_of(*callables: Callable[..., Any]) -> dict[str, tuple[Any, Any]]:
+    """Name -> (type, default) of every parameter with a default, of functions or dataclasses."""
+    found: dict[str, tuple[Any, Any]] = {}
+    for function in callables:
+        hints = typing.get_type_hints(function, include_extras=True)
+        for name, parameter in inspect.signature(function).parameters.items():
+            if parameter.default is not parameter.empty:
+                found.setdefault(name, (hints[name], parameter.default))
+    return found
+
+
+def checked(
+    owner: str, known: Mapping[str, tuple[Any, Any]], given: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Every known parameter with its value: the given one, validated, or the default."""
+    for name in given.keys() - known.keys():
+        raise ValueError(
+            f"{owner} has no parameter {name!r}; {suggestion(name, known, 'it takes')}"
+        )
+    values = {name: default for name, (_, default) in known.items()}
+    for name, value in given.items():
+        try:
+            values[name] = TypeAdapter(known[name][0]).validate_python(value)
+        except ValidationError as error:
+            expected = error.errors()[0]["msg"].removeprefix("Input ")
+            raise ValueError(f"{name} of {owner} {expected}, got {value!r}") from None
+    return values
+
+
+def suggestion(name: str, known: Iterable[str], otherwise: str) -> str:
+    """'did you mean ...?' with the nearest known names, or all of them."""
+    known = sorted(known)
+    nearest = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    if nearest:
+        return f"did you mean {' or '.join(map(repr, nearest))}?"
+    return f"{otherwise} {', '.join(known) if known else 'none'}"

@@ -1,0 +1,69 @@
+"""Registration: a loss is a decorated class, a triplet or pair weight a decorated function.
+
+Every registered triplet weight T joins every pair weight P as the GOAL objective "T/P" without
+being listed anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from gradspace.objectives.contract import Objective
+from gradspace.objectives.relative import Relative
+
+T = TypeVar("T", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Entry(Generic[T]):
+    """A registered class or function, with the first line of its docstring and its source."""
+
+    name: str
+    build: T
+    source: str
+    relative: type[Relative] | None = None
+
+    @property
+    def summary(self) -> str:
+        return (self.build.__doc__ or "").strip().partition("\n")[0]
+
+
+LOSSES: dict[str, Entry[type[Objective]]] = {}
+TRIPLET_WEIGHTS: dict[str, Entry[Callable[..., Any]]] = {}
+PAIR_WEIGHTS: dict[str, Entry[Callable[..., Any]]] = {}
+
+
+def loss(name: str, *, source: str) -> Callable[[type[Objective]], type[Objective]]:
+    """Register an `Objective` class (a frozen dataclass) under `name`."""
+
+    def register(build: type[Objective]) -> type[Objective]:
+        build.name = name
+        return _add(LOSSES, Entry(name, build, source))
+
+    return register
+
+
+def triplet_weight(name: str, *, source: str) -> Callable[[T], T]:
+    """Register `weight(p, n, *, parameters) -> T`, from positive and hardest negative scores."""
+    return lambda build: _add(TRIPLET_WEIGHTS, Entry(name, build, source))
+
+
+def pair_weight(
+    name: str, *, source: str, relative: type[Relative] | None = None
+) -> Callable[[T], T]:
+    """Register `weight(p, n, *, parameters) -> (P+, P-)`.
+
+    With a `relative` kind the function is called as `weight(p, n, m_positive, m_negative, ...)`.
+    """
+    return lambda build: _add(PAIR_WEIGHTS, Entry(name, build, source, relative))
+
+
+def _add(registry: dict[str, Entry[Any]], entry: Entry[T]) -> T:
+    if entry.name in registry:
+        raise ValueError(f"{entry.name!r} is registered already, as {registry[entry.name].build}")
+    if not entry.summary:
+        raise ValueError(f"{entry.name!r} needs a docstring: its first line is shown to users")
+    registry[entry.name] = entry
+    return entry.build

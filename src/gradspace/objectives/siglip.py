@@ -1,0 +1,36 @@
+"""The sigmoid loss of SigLIP: every pair is a binary question of its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from gradspace.execution.statistics import PositiveScores, Statistic, Sum
+from gradspace.objectives.contract import Objective, Reduction
+from gradspace.objectives.parameters import Positive, Real
+from gradspace.objectives.registry import loss
+
+
+@loss("siglip", source="Zhai et al. 2023, section 3.2")
+@dataclass(frozen=True)
+class SigLIP(Objective):
+    """Sum over candidates of log(1 + exp(-z (scale s + bias))), z = 1 for positives, else -1.
+
+    Scale and bias are the published initial values. Every pair is in a row of both directions;
+    reduced by "mean", the average of the two, the loss is the published one.
+    """
+
+    scale: Positive = 10.0
+    bias: Real = -10.0
+    reduction: ClassVar[Reduction] = "mean"
+
+    def statistics(self, positive: PositiveScores) -> tuple[Statistic, ...]:
+        return (Sum(lambda s, _: softplus(self.scale * s + self.bias), positive.nothing),)
+
+    def value(self, positive: PositiveScores, *statistics: Tensor) -> Tensor:
+        (negatives,) = statistics
+        pull = positive.sum(softplus(-(self.scale * positive.scores + self.bias)))
+        return pull + negatives.squeeze(1)

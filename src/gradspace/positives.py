@@ -1,0 +1,147 @@
+"""Which candidates belong to which query: the one place where ids and masks become positives.
+
+`Positives` is compact: for every query the candidates that belong to it, in slots, instead of a
+queries x candidates matrix. It is built from ids (equal ids belong together), from a boolean
+matrix, or by position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+Ids = Tensor | NDArray[Any] | Sequence[int] | Sequence[str]
+
+
+@dataclass(frozen=True)
+class Positives:
+    """The positives of every query.
+
+    `index[query, slot]` is a candidate and `valid[query, slot]` says whether it is one of the
+    query's positives. Slots that are not valid repeat the query's first positive (candidate 0 for
+    a query that has none), so that `index` can always be gathered from and scattered to.
+    """
+
+    index: Tensor
+    valid: Tensor
+    num_candidates: int
+
+    @property
+    def num_queries(self) -> int:
+        return self.index.shape[0]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.num_queries, self.num_candidates
+
+    @property
+    def any_valid(self) -> Tensor:
+        """[queries] bool: has the query a positive?"""
+        return self.valid.any(1)
+
+    def pairs(self) -> tuple[Tensor, Tensor]:
+        """The (query, candidate) indices of all positive pairs, by query."""
+        query, slot = self.valid.nonzero(as_tuple=True)
+        return query, self.index[query, slot]
+
+    def transpose(self) -> Positives:
+        """The same pairs seen from the candidates: text->image from image->text."""
+        query, candidate = self.pairs()
+        order = candidate.argsort(stable=True)
+        return _from_pairs(candidate[order], query[order], (self.num_candidates, self.num_queries))
+
+    def part(self, start: int, stop: int) -> tuple[Positives, Tensor]:
+        """Queries start .. stop - 1 with only their own candidates, and which those are."""
+        query, candidate = self.pairs()
+        inside = (query >= start) & (query < stop)
+        kept, renumbered = torch.unique(candidate[inside], return_inverse=True)
+        return _from_pairs(query[inside] - start, renumbered, (stop - start, len(kept))), kept
+
+    def permute_candidates(self, order: Tensor) -> Positives:
+        """The same pairs after `candidates[order]`."""
+        new_place = torch.empty_like(order)
+        new_place[order] = torch.arange(len(order), device=order.device)
+        return Positives(new_place[self.index], self.valid, self.num_candidates)
+
+    def to(self, device: torch.device) -> Positives:
+        return Positives(self.index.to(device), self.valid.to(device), self.num_candidates)
+
+
+def match_positions(count: int, device: torch.device | None = None) -> Positives:
+    """Query i belongs to candidate i."""
+    index = torch.arange(count, device=device)[:, None]
+    return Positives(index, torch.ones_like(index, dtype=torch.bool), count)
+
+
+def match_ids(query_ids: Ids, candidate_ids: Ids, device: torch.device | None = None) -> Positives:
+    """Equal ids belong together: any number of captions per image, any order.
+
+    >>> match_ids(["cat", "dog"], ["dog", "cat", "cat"]).pairs()
+    (tensor([0, 0, 1]), tensor([1, 2, 0]))
+    """
+    query, candidate = _as_integers(query_ids, candidate_ids, device)
+    order = candidate.argsort(stable=True)
+    in_order = candidate[order]
+    first = torch.searchsorted(in_order, query)
+    count = torch.searchsorted(in_order, query, right=True) - first
+    slot = torch.arange(max(_maximum(count), 1), device=query.device)
+    valid = slot < count[:, None]
+    at = first[:, None] + torch.where(valid, slot, 0)
+    if not len(candidate):
+        return Positives(torch.zeros_like(at), valid, 0)
+    return Positives(order[at.clamp(max=len(candidate) - 1)], valid, len(candidate))
+
+
+def match_mask(mask: Tensor) -> Positives:
+    """From `mask[query, candidate]`, true for positives."""
+    query, candidate = mask.nonzero(as_tuple=True)
+    return _from_pairs(query, candidate, (mask.shape[0], mask.shape[1]))
+
+
+def as_positives(positives: Tensor | Positives) -> Positives:
+    if isinstance(positives, Positives):
+        return positives
+    if positives.dtype != torch.bool:
+        raise ValueError(
+            f"positives must be a boolean matrix, got {positives.dtype}; compare ids or use `> 0`"
+        )
+    if positives.dim() != 2:
+        raise ValueError(
+            f"positives must be [queries, candidates], got shape {list(positives.shape)}"
+        )
+    return match_mask(positives)
+
+
+def _from_pairs(query: Tensor, candidate: Tensor, shape: tuple[int, int]) -> Positives:
+    """From pairs that are sorted by query."""
+    num_queries, num_candidates = shape
+    count = torch.bincount(query, minlength=num_queries)
+    num_slots = max(_maximum(count), 1)
+    slot = torch.arange(len(query), device=query.device) - (count.cumsum(0) - count)[query]
+    index = torch.zeros(num_queries, num_slots, dtype=torch.long, device=query.device)
+    index[query, slot] = candidate
+    valid = torch.arange(num_slots, device=query.device) < count[:, None]
+    return Positives(torch.where(valid, index, index[:, :1]), valid, num_candidates)
+
+
+def _maximum(count: Tensor) -> int:
+    return int(count.max()) if len(count) else 0
+
+
+def _as_integers(first: Ids, second: Ids, device: torch.device | None) -> tuple[Tensor, Tensor]:
+    if isinstance(first, Tensor) and isinstance(second, Tensor):
+        return first.to(device), second.to(device)
+    names = np.concatenate([np.asarray(_on_cpu(first)), np.asarray(_on_cpu(second))])
+    _, codes = np.unique(names, return_inverse=True)
+    both = torch.from_numpy(codes.reshape(-1)).to(device)
+    return both[: len(first)], both[len(first) :]
+
+
+def _on_cpu(ids: Ids) -> Ids:
+    return ids.cpu() if isinstance(ids, Tensor) else ids
