@@ -27,7 +27,7 @@ def save_scores(path: str | Path, scores: Tensor, image_ids: Tensor, text_ids: T
     _checked(scores, image_ids, text_ids)
     tensors = {"scores": scores, "image_ids": image_ids, "text_ids": text_ids}
     with write_atomically(path, "wb") as file:
-        file.write(save({k: v.detach().cpu().contiguous() for k, v in tensors.items()}))
+        file.write(save({k: v.detach().cpu().contiguous().clone() for k, v in tensors.items()}))
 
 
 def load_scores(path: str | Path) -> SavedScores:

@@ -1,6 +1,6 @@
 """Retrieval metrics, from scores and positives or straight from embeddings and ids."""
 
-from gradspace.metrics.ranks import PositiveRanks, rank_both, rank_rows, ranks
+from gradspace.metrics.ranking import PositiveRanks, rank_both, rank_rows, ranks
 from gradspace.metrics.report import (
     DirectionReport,
     RetrievalReport,

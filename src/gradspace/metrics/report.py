@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gradspace.execution.tiles import Scores, as_scores, blocks
-from gradspace.metrics.ranks import PositiveRanks, rank_both, rank_rows, ranks
+from gradspace.metrics.ranking import PositiveRanks, rank_both, rank_rows, ranks
 from gradspace.positives import Positives, as_positives
 
 CROSS_RANK_LIMITS = (1, 5, 10, 20, 50, 100, 200)

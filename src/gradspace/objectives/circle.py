@@ -23,8 +23,8 @@ class Circle(Objective):
     weights a_n = max(s + m, 0) and a_p = max(1 + m - p, 0) are held constant, as in the paper's
     gradients (its eq. 10), so that the weights are not the derivative of the value.
 
-    Relations: with one negative and margin m its weights are those of circle/linear with offset
-    1 - 2 m^2, times the scale (exactly for m = 0).
+    Relations: with one positive, one negative and margin 0 its weights are those of circle/linear
+    with offset 1, times the scale.
     """
 
     scale: Positive = 64.0

@@ -30,9 +30,9 @@ class Goal(Objective):
 
     name: str
     parameters: Mapping[str, Any]
-    triplet_weight: Callable[[Tensor, Tensor], Tensor] = field(repr=False)
-    pair_weight: Callable[..., tuple[Tensor, Tensor]] = field(repr=False)
-    relative: Relative | None = field(repr=False)
+    triplet_weight: Callable[[Tensor, Tensor], Tensor] = field(repr=False, compare=False)
+    pair_weight: Callable[..., tuple[Tensor, Tensor]] = field(repr=False, compare=False)
+    relative: Relative | None = field(repr=False, compare=False)
     reduction: ClassVar[Reduction] = "sum"
     is_loss: ClassVar[bool] = False
 

@@ -70,6 +70,7 @@ def ranks(scores: Tensor | Scores, positives: Tensor | Positives) -> Tensor:
     return rank_rows(scores, positives).best
 
 
+@torch.no_grad()
 def rank_rows(scores: Tensor | Scores, positives: Tensor | Positives) -> PositiveRanks:
     """Rank the positives of every row."""
     source, rows, _ = _checked(scores, positives)
@@ -78,6 +79,7 @@ def rank_rows(scores: Tensor | Scores, positives: Tensor | Positives) -> Positiv
     return _to_ranks(signs, p, rows)
 
 
+@torch.no_grad()
 def rank_both(
     scores: Tensor | Scores, positives: Tensor | Positives
 ) -> tuple[PositiveRanks, PositiveRanks]:

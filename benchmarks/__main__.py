@@ -1,0 +1,74 @@
+"""`python -m benchmarks`: run the suites, print the tables, and write them down if asked to."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from benchmarks import evaluation, losses
+from benchmarks.case import Case, Measurement
+from benchmarks.page import machine, page
+from benchmarks.processes import ROOT, run
+from benchmarks.tables import Table, megabytes, seconds
+
+SUITES = {"losses": losses, "evaluation": evaluation}
+WIDTH = 132
+"""Of the tables: what they need, also where the terminal is narrower or none."""
+PAGE = ROOT / "docs" / "benchmarks.md"
+
+
+class Suite(StrEnum):
+    losses = "losses"
+    evaluation = "evaluation"
+
+
+def main(
+    quick: Annotated[bool, typer.Option(help="Tiny sizes: does everything work?")] = False,
+    only: Annotated[Suite | None, typer.Option(help="One suite instead of both.")] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write all numbers.")] = None,
+    write: Annotated[bool, typer.Option(help="Write docs/benchmarks.md.")] = False,
+) -> None:
+    """Time and memory of gradspace next to its peers and to plain loops."""
+    if write and (quick or only):
+        raise typer.BadParameter("--write needs the whole run, without --quick and --only")
+    console = Console(width=max(Console().width, WIDTH))
+    measured: dict[Case, Measurement] = {}
+    tables: list[Table] = []
+    for name in [only.value] if only else SUITES:
+        suite = SUITES[name]
+        found = {case: _run(console, case) for case in suite.cases(quick)}
+        suite.check(found)
+        measured |= found
+        tables.append(suite.table(found))
+    for table in tables:
+        console.print(table.for_terminal())
+    if json_file:
+        json_file.write_text(json.dumps(_as_json(measured), indent=1) + "\n")
+    if write:
+        PAGE.parent.mkdir(exist_ok=True)
+        PAGE.write_text(page("python -m benchmarks --write", tables))
+        console.print(f"wrote {PAGE}")
+
+
+def _run(console: Console, case: Case) -> Measurement:
+    label = f"{case.suite}: {case.what}, {case.images} x {case.captions}, {case.who}"
+    with console.status(label):
+        found = run(case)
+    note = f" (unsteady, fastest {found.fastest:.3f} s)" if found.unsteady else ""
+    console.print(f"{label}: {seconds(found)} s, {megabytes(found)} MB{note}", highlight=False)
+    return found
+
+
+def _as_json(measured: dict[Case, Measurement]) -> dict[str, object]:
+    cases = [{"case": asdict(case), "measured": asdict(m)} for case, m in measured.items()]
+    return {"machine": machine(), "cases": cases}
+
+
+if __name__ == "__main__":
+    typer.run(main)

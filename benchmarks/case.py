@@ -1,0 +1,75 @@
+"""One case of a benchmark, its measurement, and the embeddings that all cases share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is measured: `who` does `what` with `images`, each of them with `captions` texts."""
+
+    suite: str
+    who: str
+    what: str
+    images: int
+    captions: int
+    width: int
+
+
+@dataclass(frozen=True)
+class Call:
+    """A case, ready to be timed. `run` returns numbers that others can be checked against."""
+
+    run: Callable[[], dict[str, float]]
+    share: float = 1.0
+    """The share of the queries that `run` goes through; its time is extrapolated to all of them."""
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Seconds of one run and the peak memory it needed, or why there are none."""
+
+    seconds: float | None = None
+    """The median of the runs."""
+    fastest: float | None = None
+    megabytes: float | None = None
+    share: float = 1.0
+    failure: str | None = None
+    numbers: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def unsteady(self) -> bool:
+        """Was something else running? Threads that share a core make a call take many times as long."""
+        return bool(self.seconds and self.fastest and self.seconds > 1.3 * self.fastest)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Embeddings of length 1; equal ids belong together."""
+
+    images: Tensor
+    texts: Tensor
+    image_ids: Tensor
+    text_ids: Tensor
+
+
+def make_batch(case: Case, cosine: float) -> Batch:
+    """Random images; texts whose similarity to their image is about `cosine`."""
+    generator = torch.Generator().manual_seed(0)
+
+    def random(count: int) -> Tensor:
+        return normalize(torch.randn(count, case.width, generator=generator), dim=1)
+
+    images = random(case.images)
+    noise = random(case.images * case.captions)
+    sine = (1 - cosine**2) ** 0.5
+    image_ids = torch.arange(case.images)
+    text_ids = image_ids.repeat_interleave(case.captions)
+    texts = normalize(cosine * images[text_ids] + sine * noise, dim=1)
+    return Batch(images, texts, image_ids, text_ids)

@@ -1,0 +1,146 @@
+"""Suite: forward + backward of the objectives, both directions, gradients to both sides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import gradspace as gs
+from benchmarks.case import Batch, Call, Case, Measurement, make_batch
+from benchmarks.loops import FORMULAS, loop_loss
+from benchmarks.peers import pml_loss
+from benchmarks.tables import Table, megabytes, memory_ratio, milliseconds, time_ratio
+
+COSINE = 0.3
+"""Of a text with its image: near the hardest negative, so that no margin is met by all."""
+LOOP_QUERIES = 2560
+"""The loops go through at most so many texts, and through the same share of the images."""
+
+OURS: dict[str, tuple[str, dict[str, Any]]] = {
+    "nt-xent": ("nt-xent", {}),
+    "triplet-hard": ("triplet-hard", {}),
+    "triplet": ("triplet", {}),
+    "circle": ("circle", {}),
+    "multi-similarity": ("multi-similarity", {}),
+    "multi-similarity, not mined": ("multi-similarity", {"epsilon": None}),
+    "smooth-ap": ("smooth-ap", {}),
+    "circle/sigmoid-ms": ("circle/sigmoid-ms", {}),
+}
+ONE_SET = "smooth-ap, one set"
+NOT_IN_PML = ("circle/sigmoid-ms",)
+DIFFERENT_IN_PML = ("smooth-ap",)
+
+
+def cases(quick: bool) -> list[Case]:
+    if quick:
+        return _rows("nt-xent", 16, 2, 8) + _rows("circle/sigmoid-ms", 16, 2, 8)
+    return [
+        case
+        for images in (512, 4096)
+        for captions in (1, 5)
+        for what in OURS
+        for case in _rows(what, images, captions, 512)
+    ] + _rows(ONE_SET, 23, 23, 512)
+
+
+def _rows(what: str, images: int, captions: int, width: int) -> list[Case]:
+    peers = ["ours"]
+    peers += ["pml"] if what not in NOT_IN_PML else []
+    peers += ["loop"] if what in FORMULAS else []
+    return [Case("losses", who, what, images, captions, width) for who in peers]
+
+
+def prepare(case: Case) -> Call:
+    batch = make_batch(case, COSINE)
+    share = 1.0
+    if case.who == "loop":
+        share = min(1.0, LOOP_QUERIES / len(batch.texts))
+    loss = loss_of(case, share)
+    batch.images.requires_grad_()
+    batch.texts.requires_grad_()
+
+    def forward_and_backward() -> dict[str, float]:
+        batch.images.grad = batch.texts.grad = None
+        value = loss(batch)
+        value.backward()  # type: ignore[no-untyped-call]
+        gradients = [x.grad for x in (batch.images, batch.texts) if x.grad is not None]
+        return {"loss": value.item(), "gradient": torch.cat(gradients).norm().item()}
+
+    return Call(forward_and_backward, share)
+
+
+def loss_of(case: Case, share: float = 1.0) -> Callable[[Batch], Tensor]:
+    match case.who:
+        case "ours":
+            return our_loss(case.what)
+        case "pml":
+            return pml_loss(case.what)
+        case "loop":
+            return loop_loss(case.what, share)
+    raise ValueError(f"nobody is called {case.who!r}")
+
+
+def our_loss(what: str) -> Callable[[Batch], Tensor]:
+    """With `normalize`, because PML's cosine similarity normalises too."""
+    if what == ONE_SET:
+        return _smooth_ap_in_one_set
+    name, parameters = OURS[what]
+    loss = gs.RetrievalLoss(gs.objective(name, **parameters), normalize=True)
+
+    def both_ways(b: Batch) -> Tensor:
+        value: Tensor = loss(b.images, b.texts, b.image_ids, b.text_ids)
+        return value
+
+    return both_ways
+
+
+def _smooth_ap_in_one_set(b: Batch) -> Tensor:
+    """The texts retrieve each other; each is a positive of itself, as in PML."""
+    texts = torch.nn.functional.normalize(b.texts, dim=1)
+    own = gs.match_ids(b.text_ids, b.text_ids)
+    return gs.objective("smooth-ap")(texts @ texts.t(), own).mean()
+
+
+def check(measured: Mapping[Case, Measurement]) -> None:
+    """Whoever computes the same loss must have found the same value and gradient norm."""
+    for case, found in measured.items():
+        ours = measured[_by("ours", case)]
+        different = case.who == "pml" and case.what in DIFFERENT_IN_PML
+        if different or found.failure or ours.failure or found.share < 1:
+            continue
+        for name, number in found.numbers.items():
+            if abs(number - ours.numbers[name]) > 1e-3 * abs(ours.numbers[name]):
+                raise ValueError(f"{case} has {name} {number}, ours has {ours.numbers[name]}")
+
+
+def table(measured: Mapping[Case, Measurement]) -> Table:
+    rows = [_row(case, measured) for case in measured if case.who == "ours"]
+    columns = ["objective", "images", "captions/image", "ours ms", "ours MB", "PML ms", "PML MB"]
+    columns += ["PML/ours time", "PML/ours memory", "loop ms", "loop/ours time"]
+    return Table("Losses: forward + backward", columns, rows)
+
+
+def _row(case: Case, measured: Mapping[Case, Measurement]) -> list[str]:
+    ours = measured[case]
+    pml = measured.get(_by("pml", case))
+    loop = measured.get(_by("loop", case))
+    return [
+        case.what + (" (PML: another function)" if case.what in DIFFERENT_IN_PML else ""),
+        str(case.images),
+        str(case.captions),
+        milliseconds(ours),
+        megabytes(ours),
+        milliseconds(pml),
+        megabytes(pml),
+        time_ratio(pml, ours),
+        memory_ratio(pml, ours),
+        milliseconds(loop),
+        time_ratio(loop, ours),
+    ]
+
+
+def _by(who: str, case: Case) -> Case:
+    return Case(case.suite, who, case.what, case.images, case.captions, case.width)

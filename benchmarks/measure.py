@@ -1,0 +1,89 @@
+"""Measure one case in this process: `python -m benchmarks.measure '{"suite": "losses", ...}'`.
+
+Prints one line of JSON, a `Measurement`. A call that takes too long ends the process by SIGALRM.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import json
+import resource
+import signal
+import statistics
+import sys
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import torch
+
+from benchmarks import evaluation, losses
+from benchmarks.case import Call, Case, Measurement
+
+THREADS = 2
+SECONDS_PER_CALL = 120
+GIBIBYTES_PER_CALL = 16
+SECONDS_OF_REPEATS = 10
+MOST_REPEATS = 9
+MEASURED_ONCE = 30
+"""A first call that takes longer than this is not repeated."""
+
+PREPARE = {"losses": losses.prepare, "evaluation": evaluation.prepare}
+
+
+def measure(case: Case) -> Measurement:
+    torch.set_num_threads(THREADS)
+    prepare = PREPARE[case.suite]
+    # Libraries load and allocate once, on first use: that is not the memory of the case.
+    prepare(replace(case, images=min(case.images, 8))).run()
+    call = prepare(case)
+    _limit_memory()
+    try:
+        return _measure(call)
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "allocate memory" not in str(error):
+            raise
+        return Measurement(failure=f"over {GIBIBYTES_PER_CALL} GiB")
+
+
+def _measure(call: Call) -> Measurement:
+    """Peak memory of the first run, median time of those after it."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)  # what was freed and kept for reuse would hide a new need
+    before = _status("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # the peak, VmHWM, starts again from here
+    first, numbers = _timed(call)
+    megabytes = (_status("VmHWM") - before) / 2**20
+    times = [first]
+    if first < MEASURED_ONCE:
+        repeats = min(max(int(SECONDS_OF_REPEATS / first), 1), MOST_REPEATS)
+        times = [_timed(call)[0] for _ in range(repeats)]
+    median, fastest = statistics.median(times) / call.share, min(times) / call.share
+    return Measurement(median, fastest, megabytes, call.share, numbers=numbers)
+
+
+def _timed(call: Call) -> tuple[float, dict[str, float]]:
+    signal.setitimer(signal.ITIMER_REAL, SECONDS_PER_CALL)
+    start = time.perf_counter()
+    numbers = call.run()
+    seconds = time.perf_counter() - start
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    return seconds, numbers
+
+
+def _limit_memory() -> None:
+    limit = _status("VmSize") + GIBIBYTES_PER_CALL * 2**30
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+
+def _status(name: str) -> int:
+    """A size of this process, in bytes."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1]) * 1024
+    raise OSError(f"/proc/self/status has no {name}: the benchmarks need Linux")
+
+
+if __name__ == "__main__":
+    print(json.dumps(asdict(measure(Case(**json.loads(sys.argv[1]))))))

@@ -1,0 +1,64 @@
+"""Tables of numbers as people read them, on the terminal and in Markdown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import rich.table
+
+from benchmarks.case import Measurement
+
+
+@dataclass(frozen=True)
+class Table:
+    title: str
+    columns: list[str]
+    rows: list[list[str]]
+
+    def for_terminal(self) -> rich.table.Table:
+        table = rich.table.Table(title=self.title)
+        for index, column in enumerate(self.columns):
+            table.add_column(column, justify="right" if index else "left", no_wrap=not index)
+        for row in self.rows:
+            table.add_row(*row)
+        return table
+
+    def markdown(self) -> str:
+        alignment = ["---", *["---:"] * (len(self.columns) - 1)]
+        lines = [self.columns, alignment, *self.rows]
+        return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def three_digits(number: float) -> str:
+    """Three significant digits, without exponents."""
+    decimals = 2 if abs(number) < 10 else 1 if abs(number) < 100 else 0
+    return f"{number:,.{decimals}f}"
+
+
+def seconds(m: Measurement | None, scale: float = 1) -> str:
+    """The time, or why there is none; ~ in front of one that was extrapolated."""
+    if m is None:
+        return "-"
+    if m.seconds is None:
+        return str(m.failure)
+    return ("~" if m.share < 1 else "") + three_digits(scale * m.seconds)
+
+
+def milliseconds(m: Measurement | None) -> str:
+    return seconds(m, scale=1000)
+
+
+def megabytes(m: Measurement | None) -> str:
+    return three_digits(m.megabytes) if m and m.megabytes is not None else "-"
+
+
+def time_ratio(a: Measurement | None, b: Measurement) -> str:
+    return _ratio(a.seconds if a else None, b.seconds)
+
+
+def memory_ratio(a: Measurement | None, b: Measurement) -> str:
+    return _ratio(a.megabytes if a else None, b.megabytes)
+
+
+def _ratio(a: float | None, b: float | None) -> str:
+    return three_digits(a / b) if a is not None and b else "-"

@@ -1,0 +1,3 @@
+from gradspace.cli import main
+
+main()

@@ -1,0 +1,90 @@
+"""The command line as a user meets it: a real process, its output and its exit code."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import gradspace as gs
+
+
+def run(*arguments: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "gradspace", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=120)
+
+
+@pytest.fixture
+def score_file(tmp_path: Path) -> Path:
+    torch.manual_seed(0)
+    ids = torch.arange(12)
+    path = tmp_path / "scores.safetensors"
+    gs.save_scores(path, torch.rand(12, 24), ids, ids.repeat_interleave(2))
+    return path
+
+
+def test_help_and_version() -> None:
+    assert run("--version").stdout.strip() == gs.__version__
+    for arguments in ([], ["analyse"], ["analyse", "cocos"], ["analyse", "diagram"]):
+        shown = run(*arguments, "--help")
+        assert shown.returncode == 0
+        assert "Usage: gradspace" in shown.stdout
+
+
+def test_demo_compares_objectives() -> None:
+    shown = run("demo")
+    assert shown.returncode == 0, shown.stderr
+    for expected in ("triplet-hard", "nt-xent", "circle/sigmoid-ms", "C^q", "image → text"):
+        assert expected in shown.stdout
+
+
+def test_cocos_of_a_score_file(score_file: Path) -> None:
+    shown = run("analyse", "cocos", score_file, "--objective", "triplet-hard", "--json")
+    counts = json.loads(shown.stdout)["triplet-hard"]
+    assert counts["image_to_text"]["per_query"] == {"mean": 1, "std": 0}
+    assert set(counts) == {"image_to_text", "text_to_image"}
+    table = run("analyse", "cocos", score_file, "--batch-size", "4")
+    assert "±" in table.stdout
+    assert "smooth-ap" in table.stdout
+
+
+def test_diagrams_are_written_as_png_and_pdf(score_file: Path, tmp_path: Path) -> None:
+    arguments = ["circle/sigmoid-ms", "nt-xent", "constant/constant"]
+    shown = run("analyse", "diagram", *arguments, "--scores", score_file, "--out", tmp_path / "d")
+    assert shown.returncode == 0, shown.stderr
+    assert (tmp_path / "d.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "d.pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_objectives_are_listed() -> None:
+    shown = run("analyse", "objectives", "--json")
+    assert {info["name"] for info in json.loads(shown.stdout)} == {o.name for o in gs.objectives()}
+    assert "GOAL eq. 8" in run("analyse", "objectives").stdout
+
+
+def test_errors_are_one_sentence_without_a_traceback(tmp_path: Path) -> None:
+    (tmp_path / "broken.safetensors").write_bytes(b"not a tensor file")
+    cases = {
+        ("analyse", "diagram", "circle/sigmod"): "did you mean 'circle/sigmoid'",
+        ("analyse", "cocos", "nowhere.safetensors"): "there is no file nowhere.safetensors",
+        ("analyse", "cocos", "broken.safetensors"): "is not a complete safetensors file",
+    }
+    for arguments, message in cases.items():
+        failed = run(*arguments, cwd=tmp_path)
+        assert failed.returncode == 1
+        assert message in failed.stderr
+        assert "Traceback" not in failed.stderr
+        assert len(failed.stderr.strip().splitlines()) == 1
+        assert "Traceback" in run(*arguments, "--debug", cwd=tmp_path).stderr
+    assert run("analyse", "nonsense").returncode == 2
+
+
+def test_output_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    failed = run("analyse", "diagram", "circle/linear", "--out", tmp_path / "file" / "d")
+    assert failed.returncode == 1
+    assert "Traceback" not in failed.stderr

@@ -1,0 +1,126 @@
+"""COCOS counts, against loops and against what the objectives are known to do."""
+
+from __future__ import annotations
+
+import math
+
+import oracles
+import pytest
+import torch
+from conftest import GOAL_NAMES, Batch, random_batch
+from torch import Tensor
+
+import gradspace as gs
+
+
+def loop_cocos(weights: list[list[float]], mask: list[list[bool]], epsilon: float) -> gs.Cocos:
+    """From the weights, written out."""
+    counts, sums, positives, effective = [], [], [], []
+    for row, row_mask in zip(weights, mask, strict=True):
+        on_p, on_n = oracles.split([abs(w) for w in row], row_mask)
+        counts.append(sum(w > epsilon for w in on_n))
+        if on_p:
+            sums.append(sum(w for w in on_n if w > epsilon))
+            positives.append(sum(on_p) / len(on_p))
+        if any(on_n):
+            effective.append(sum(on_n) ** 2 / sum(w * w for w in on_n))
+    some = [count for count in counts if count]
+    return gs.Cocos(
+        per_query=sum(some) / len(some) if some else 0,
+        per_batch=sum(counts),
+        queries_without=counts.count(0),
+        negative_weight=sum(sums) / len(sums),
+        positive_weight=sum(positives) / len(positives),
+        effective=sum(effective) / len(effective) if effective else 0,
+    )
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.01, 0.5])
+@pytest.mark.parametrize(
+    "name", ["triplet", "triplet-hard", "nt-xent", "circle", "siglip", *GOAL_NAMES]
+)
+def test_counts_equal_the_loop(name: str, epsilon: float, batch: Batch) -> None:
+    scores, positives = batch(3)
+    objective = gs.objective(name)
+    weights = gs.score_weights(objective, scores, positives)
+    expected = loop_cocos(weights.tolist(), positives.tolist(), epsilon)
+    found = gs.cocos(objective, scores, positives, epsilon)
+    assert vars(found) == pytest.approx(vars(expected), rel=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("epsilon", [0.01, 1.0])
+def test_smooth_ap_counts_triplets(seed: int, epsilon: float) -> None:
+    scores, positives = random_batch(seed, ties=seed % 2 == 0)
+    counts = [
+        oracles.smooth_ap_triplets(row, mask, epsilon)
+        for row, mask in zip(scores.tolist(), positives.tolist(), strict=True)
+    ]
+    found = gs.cocos(gs.objective("smooth-ap"), scores, positives, epsilon)
+    some = [count for count in counts if count]
+    assert found.per_query == pytest.approx(sum(some) / len(some))
+    assert found.per_batch == pytest.approx(sum(counts))
+    assert found.queries_without == counts.count(0)
+
+
+@pytest.fixture
+def pairs() -> tuple[Tensor, Tensor]:
+    torch.manual_seed(1)
+    return torch.rand(32, 32, dtype=torch.float64), torch.eye(32, dtype=torch.bool)
+
+
+def test_the_hardest_triplet_counts_one_negative(pairs: tuple[Tensor, Tensor]) -> None:
+    """ICR eq. 10 and Table 2: C^q is 1, C^B the queries that violate the margin."""
+    scores, positives = pairs
+    found = gs.cocos(gs.objective("triplet-hard"), scores, positives)
+    n = scores.masked_fill(positives, -1).amax(1)
+    violating = int((scores.diagonal() - n < 0.2).sum())
+    assert (found.per_query, found.effective) == (1, 1)
+    assert found.per_batch == violating
+    assert found.queries_without == 32 - violating
+
+
+def test_all_triplets_count_the_violations(pairs: tuple[Tensor, Tensor]) -> None:
+    scores, positives = pairs
+    violations = ((scores.diagonal()[:, None] - scores < 0.2) & ~positives).sum()
+    found = gs.cocos(gs.objective("triplet"), scores, positives)
+    assert found.per_batch == violations
+    assert found.negative_weight == pytest.approx(found.positive_weight)
+
+
+def test_nt_xent_weights_are_the_softmax_over_t(pairs: tuple[Tensor, Tensor]) -> None:
+    """ICR eq. 11; the paper's own threshold is on the softmax without 1/t: epsilon / t here."""
+    scores, positives = pairs
+    p = (scores / 0.1).softmax(1)
+    found = gs.cocos(gs.objective("nt-xent"), scores, positives, epsilon=0.01 / 0.1)
+    negatives = p.masked_fill(positives, 0)
+    counts = (negatives > 0.01).sum(1)
+    assert found.per_query == pytest.approx(counts.double().mean().item())
+    above = negatives.where(negatives > 0.01, 0).sum(1).mean() / 0.1
+    assert found.negative_weight == pytest.approx(above.item())
+    assert found.positive_weight == pytest.approx(((1 - p.diagonal()) / 0.1).mean().item())
+
+
+def test_effective_number_of_equal_weights_is_their_number() -> None:
+    scores = torch.tensor([[0.3, 0.3, 0.3, 0.3]], dtype=torch.float64)
+    positives = torch.tensor([[True, False, False, False]])
+    assert gs.cocos(gs.objective("nt-xent"), scores, positives).effective == pytest.approx(3)
+
+
+def test_meter_gives_mean_and_standard_deviation() -> None:
+    meter = gs.CocosMeter()
+    for per_query in (1.0, 2.0, 6.0):
+        meter.update(gs.Cocos(per_query, 0, 0, 0, 0, 0))
+    assert meter["per_query"] == pytest.approx((3, math.sqrt(7)))
+    assert len(meter) == 3
+
+
+def test_bad_input_is_named(pairs: tuple[Tensor, Tensor]) -> None:
+    scores, positives = pairs
+    with pytest.raises(ValueError, match="epsilon must be zero or a positive number, got -1"):
+        gs.cocos(gs.objective("triplet"), scores, positives, epsilon=-1)
+    scores[5, 7] = torch.nan
+    with pytest.raises(
+        ValueError, match=r"scores has NaN or infinite values .* the first in row 5"
+    ):
+        gs.cocos(gs.objective("triplet"), scores, positives)

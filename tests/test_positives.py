@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gradspace.positives import Positives, match_ids, match_mask, match_positions
+
+ids = st.lists(st.integers(0, 5), min_size=1, max_size=12)
+
+
+def as_mask(positives: Positives) -> torch.Tensor:
+    mask = torch.zeros(positives.shape, dtype=torch.bool)
+    mask[positives.pairs()] = True
+    return mask
+
+
+@settings(max_examples=100, deadline=None)
+@given(queries=ids, candidates=ids)
+def test_ids_masks_and_transposes_agree(queries: list[int], candidates: list[int]) -> None:
+    expected = torch.tensor(queries)[:, None] == torch.tensor(candidates)
+    by_ids = match_ids(queries, candidates)
+    assert torch.equal(as_mask(by_ids), expected)
+    assert torch.equal(as_mask(match_mask(expected)), expected)
+    assert torch.equal(as_mask(by_ids.transpose()), expected.t())
+    assert torch.equal(by_ids.any_valid, expected.any(1))
+
+
+@settings(max_examples=50, deadline=None)
+@given(queries=ids, candidates=ids)
+def test_invalid_slots_repeat_the_first_positive(queries: list[int], candidates: list[int]) -> None:
+    positives = match_ids(queries, candidates)
+    first = positives.index[:, :1].expand_as(positives.index)
+    has_one = positives.any_valid[:, None]
+    assert torch.equal(
+        positives.index.where(~positives.valid & has_one, 0),
+        first.where(~positives.valid & has_one, 0),
+    )
+    assert ((positives.index >= 0) & (positives.index < len(candidates))).all()
+
+
+def test_parts_keep_only_their_own_candidates() -> None:
+    mask = torch.tensor([[1, 0, 0, 1], [0, 1, 0, 0], [0, 0, 0, 1]]).bool()
+    part, candidates = match_mask(mask).part(1, 3)
+    assert candidates.tolist() == [1, 3]
+    assert as_mask(part).tolist() == [[True, False], [False, True]]
+
+
+def test_permuted_candidates_are_the_same_pairs() -> None:
+    mask = torch.rand(4, 6) > 0.5
+    order = torch.randperm(6)
+    assert torch.equal(as_mask(match_mask(mask).permute_candidates(order)), mask[:, order])
+
+
+def test_positions() -> None:
+    assert torch.equal(as_mask(match_positions(3)), torch.eye(3, dtype=torch.bool))
+
+
+@pytest.mark.parametrize("names", [["a", "b"], [1, 2]])
+def test_names_or_numbers(names: list[str] | list[int]) -> None:
+    assert as_mask(match_ids(names, names[::-1])).tolist() == [[False, True], [True, False]]
