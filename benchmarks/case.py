@@ -45,7 +45,7 @@ class Measurement:
 
     @property
     def unsteady(self) -> bool:
-        """Was something else running? Threads that share a core make a call take many times as long."""
+        """Was something else running? Two threads that share a core take many times as long."""
         return bool(self.seconds and self.fastest and self.seconds > 1.3 * self.fastest)
 
 

@@ -1,0 +1,74 @@
+"""The code blocks and commands of the documentation do what they say."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", page.read_text(), flags=re.DOTALL)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_python_blocks_run(page: Path, tmp_path: Path) -> None:
+    """All blocks of a page as one program, in a process of its own."""
+    program = "\n".join(blocks(page, "python"))
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def documented_commands() -> Iterator[str]:
+    for page in PAGES:
+        for block in blocks(page, "bash"):
+            yield from re.findall(r"^gradspace [^#\n]*", block, flags=re.MULTILINE)
+
+
+def test_documented_commands_exist() -> None:
+    """Each `gradspace ...` line names real commands and options."""
+    commands = {tuple(command.split()) for command in documented_commands()}
+    assert commands
+    for words in commands:
+        options = {word.split("=")[0] for word in words if word.startswith("--")}
+        path = [word for word in words[1:3] if re.fullmatch(r"[a-z]+", word)]
+        shown = subprocess.run(
+            [sys.executable, "-m", "gradspace", *path, "--help"],
+            capture_output=True,
+            text=True,
+            env={**os.environ, "COLUMNS": "200"},
+            timeout=60,
+        )
+        assert shown.returncode == 0, words
+        assert all(option in shown.stdout for option in options), words
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_between_pages_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\((?!http|#)([^)#]+)", page.read_text()):
+        assert (page.parent / target).exists(), target
+
+
+def test_files_named_in_the_concepts_exist() -> None:
+    named = re.findall(r"`([a-z_]+(?:/[a-z_]+)*\.py)`", (ROOT / "docs/concepts.md").read_text())
+    assert len(named) > 10
+    for name in named:
+        assert (ROOT / "src/gradspace" / name).exists(), name
+
+
+def test_contributing_is_short() -> None:
+    assert len((ROOT / "CONTRIBUTING.md").read_text().splitlines()) <= 60
