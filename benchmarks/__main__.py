@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from enum import StrEnum
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.progress import track
 
 from benchmarks import evaluation, losses
 from benchmarks.case import Case, Measurement
@@ -18,7 +20,7 @@ from benchmarks.processes import ROOT, run
 from benchmarks.tables import Table, megabytes, seconds
 
 SUITES = {"losses": losses, "evaluation": evaluation}
-WIDTH = 132
+WIDTH = 124
 """Of the tables: what they need, also where the terminal is narrower or none."""
 PAGE = ROOT / "docs" / "benchmarks.md"
 
@@ -37,17 +39,22 @@ def main(
     """Time and memory of gradspace next to its peers and to plain loops."""
     if write and (quick or only):
         raise typer.BadParameter("--write needs the whole run, without --quick and --only")
+    for peer in ("faiss", "pytorch_metric_learning"):
+        if find_spec(peer) is None:
+            raise typer.BadParameter(f"{peer} is missing: pip install -e '.[bench]'")
     console = Console(width=max(Console().width, WIDTH))
     measured: dict[Case, Measurement] = {}
     tables: list[Table] = []
     for name in [only.value] if only else SUITES:
         suite = SUITES[name]
-        found = {case: _run(console, case) for case in suite.cases(quick)}
+        found = _run(console, suite.cases(quick))
         suite.check(found)
         measured |= found
         tables.append(suite.table(found))
     for table in tables:
         console.print(table.for_terminal())
+    if unsteady := sum(m.unsteady for m in measured.values()):
+        console.print(f"{unsteady} of {len(measured)} cases were unsteady: was the machine busy?")
     if json_file:
         json_file.write_text(json.dumps(_as_json(measured), indent=1) + "\n")
     if write:
@@ -56,13 +63,14 @@ def main(
         console.print(f"wrote {PAGE}")
 
 
-def _run(console: Console, case: Case) -> Measurement:
-    label = f"{case.suite}: {case.what}, {case.images} x {case.captions}, {case.who}"
-    with console.status(label):
-        found = run(case)
-    note = f" (unsteady, fastest {found.fastest:.3f} s)" if found.unsteady else ""
-    console.print(f"{label}: {seconds(found)} s, {megabytes(found)} MB{note}", highlight=False)
-    return found
+def _run(console: Console, cases: list[Case]) -> dict[Case, Measurement]:
+    measured = {}
+    for case in track(cases, "Measuring", console=console):
+        m = measured[case] = run(case)
+        label = f"{case.suite}: {case.what}, {case.images} x {case.captions}, {case.who}"
+        note = f" (unsteady, fastest {m.fastest:.3f} s)" if m.unsteady else ""
+        console.print(f"{label}: {seconds(m)} s, {megabytes(m)} MB{note}", highlight=False)
+    return measured
 
 
 def _as_json(measured: dict[Case, Measurement]) -> dict[str, object]:

@@ -22,13 +22,23 @@ class Case:
     width: int
 
 
+Run = Callable[[], dict[str, float]]
+"""What is timed. It returns numbers that others can be checked against."""
+
+
 @dataclass(frozen=True)
 class Call:
-    """A case, ready to be timed. `run` returns numbers that others can be checked against."""
+    """A case, ready to be timed."""
 
-    run: Callable[[], dict[str, float]]
+    run: Run
     share: float = 1.0
     """The share of the queries that `run` goes through; its time is extrapolated to all of them."""
+    fixed: Run | None = None
+    """What `run` does whatever the share, and is not to be extrapolated."""
+
+    def whole(self, seconds: float, fixed: float) -> float:
+        """The time of all queries, from that of the share and of the fixed part."""
+        return fixed + (seconds - fixed) / self.share
 
 
 @dataclass(frozen=True)

@@ -86,7 +86,7 @@ SUMMED = ("triplet-hard", "triplet", "circle/sigmoid-ms")
 
 
 def loop_loss(what: str, share: float = 1.0) -> Callable[[Batch], Tensor]:
-    """Both directions, over the first `share` of the queries of each."""
+    """Both directions, over the first `share` of the queries of each, but at least one."""
 
     def both_ways(b: Batch) -> Tensor:
         images, texts = normalize(b.images, dim=1), normalize(b.texts, dim=1)

@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 
 from benchmarks import evaluation, losses
-from benchmarks.case import Call, Case, Measurement
+from benchmarks.case import Call, Case, Measurement, Run
 
 THREADS = 2
 SECONDS_PER_CALL = 120
@@ -53,20 +53,21 @@ def _measure(call: Call) -> Measurement:
     ctypes.CDLL(None).malloc_trim(0)  # what was freed and kept for reuse would hide a new need
     before = _status("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # the peak, VmHWM, starts again from here
-    first, numbers = _timed(call)
-    megabytes = (_status("VmHWM") - before) / 2**20
+    first, numbers = _timed(call.run)
+    megabytes = (_status("VmHWM") - before) / 1e6
     times = [first]
     if first < MEASURED_ONCE:
         repeats = min(max(int(SECONDS_OF_REPEATS / first), 1), MOST_REPEATS)
-        times = [_timed(call)[0] for _ in range(repeats)]
-    median, fastest = statistics.median(times) / call.share, min(times) / call.share
+        times = [_timed(call.run)[0] for _ in range(repeats)]
+    fixed = min(_timed(call.fixed)[0] for _ in range(3)) if call.fixed else 0.0
+    median, fastest = (call.whole(t, fixed) for t in (statistics.median(times), min(times)))
     return Measurement(median, fastest, megabytes, call.share, numbers=numbers)
 
 
-def _timed(call: Call) -> tuple[float, dict[str, float]]:
+def _timed(run: Run) -> tuple[float, dict[str, float]]:
     signal.setitimer(signal.ITIMER_REAL, SECONDS_PER_CALL)
     start = time.perf_counter()
-    numbers = call.run()
+    numbers = run()
     seconds = time.perf_counter() - start
     signal.setitimer(signal.ITIMER_REAL, 0)
     return seconds, numbers

@@ -21,7 +21,8 @@ Every number is from a process of its own with {THREADS} threads. Time: the medi
 calls after a first one (a first call of over {MEASURED_ONCE} s is the measurement). Memory: the
 peak of the first call above what the process held before it, after a tiny call that loads the
 libraries. "over {SECONDS_PER_CALL} s" and "over {GIBIBYTES_PER_CALL} GiB" are the limits of one
-call. `python -m benchmarks.measure` measures a single case.
+call. Ratios are the other's number over ours. `python -m benchmarks.measure` measures a single
+case.
 
 **Losses.** float32, width 512, random embeddings of length 1 with a cosine of 0.3 between a text
 and its image; both directions, gradients to both sides. PML is pytorch-metric-learning, set up to

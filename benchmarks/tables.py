@@ -32,7 +32,7 @@ class Table:
 def three_digits(number: float) -> str:
     """Three significant digits, without exponents."""
     decimals = 2 if abs(number) < 10 else 1 if abs(number) < 100 else 0
-    return f"{number:,.{decimals}f}"
+    return f"{number:.{decimals}f}"
 
 
 def seconds(m: Measurement | None, scale: float = 1) -> str:

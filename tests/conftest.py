@@ -1,16 +1,7 @@
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
-import torch
-from torch import Tensor
-
-import gradspace as gs
-
-NAMES = [info.name for info in gs.objectives()]
-GOAL_NAMES = [name for name in NAMES if "/" in name]
-LOSS_NAMES = [name for name in NAMES if "/" not in name]
+from samples import NAMES, Batch, random_batch
 
 
 @pytest.fixture(params=NAMES)
@@ -19,26 +10,12 @@ def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def random_batch(
-    seed: int, num_queries: int = 7, num_candidates: int = 11, ties: bool = False
-) -> tuple[Tensor, Tensor]:
-    """float64 scores in [-1, 1] and positives: none, one, several and all of the candidates."""
-    generator = torch.Generator().manual_seed(seed)
-    scores = torch.rand(num_queries, num_candidates, generator=generator, dtype=torch.float64)
-    scores = scores * 1.6 - 0.6
-    if ties:
-        scores = (scores * 5).round() / 5
-    positives = torch.rand(num_queries, num_candidates, generator=generator) < 0.2
-    positives[0] = False
-    positives[1] = torch.arange(num_candidates) == 3
-    if num_queries > 2:
-        positives[2] = True
-    return scores, positives
-
-
-Batch = Callable[..., tuple[Tensor, Tensor]]
-
-
 @pytest.fixture
 def batch() -> Batch:
     return random_batch
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests share one cache of built-in data, and leave the user's alone."""
+    monkeypatch.setenv("GRADSPACE_CACHE", str(tmp_path_factory.getbasetemp().parent / "cache"))

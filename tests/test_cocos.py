@@ -7,7 +7,7 @@ import math
 import oracles
 import pytest
 import torch
-from conftest import GOAL_NAMES, Batch, random_batch
+from samples import GOAL_NAMES, Batch, random_batch
 from torch import Tensor
 
 import gradspace as gs

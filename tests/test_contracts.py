@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 import torch
-from conftest import Batch
+from samples import Batch
 from torch import Tensor
 
 import gradspace as gs

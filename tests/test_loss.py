@@ -9,7 +9,7 @@ import numpy as np
 import oracles
 import pytest
 import torch
-from conftest import NAMES
+from samples import NAMES
 from torch import Tensor, nn
 
 import gradspace as gs

@@ -9,7 +9,7 @@ from pathlib import Path
 import oracles
 import pytest
 import torch
-from conftest import random_batch
+from samples import random_batch
 from torch import Tensor
 
 import gradspace as gs

@@ -8,7 +8,7 @@ from typing import Any
 import oracles
 import pytest
 import torch
-from conftest import GOAL_NAMES, LOSS_NAMES, random_batch
+from samples import GOAL_NAMES, LOSS_NAMES, random_batch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor

@@ -100,7 +100,8 @@ def test_objects_are_drawn_inside_the_picture_in_their_colour() -> None:
 def test_contact_sheet_holds_pictures_and_text() -> None:
     sheet = contact_sheet(Scenes(num_images=5), num=5, columns=3)
     assert sheet.mode == "RGB"
-    assert sheet.width > 3 * 256 and sheet.height > 2 * 256
+    assert sheet.width > 3 * 256
+    assert sheet.height > 2 * 256
     with pytest.raises(ValueError, match="columns is 0"):
         contact_sheet(Scenes(), columns=0)
 
@@ -115,7 +116,9 @@ def test_regions_are_finite_non_negative_floats(num_regions: int, dimension: int
     regions = all_regions(scenes)
     assert regions.shape == (30, num_regions, dimension)
     assert regions.dtype == np.float32
-    assert np.isfinite(regions).all() and regions.min() >= 0 and regions.std() > 0.1
+    assert np.isfinite(regions).all()
+    assert regions.min() >= 0
+    assert regions.std() > 0.1
 
 
 def closeness(noise: float) -> float:

@@ -37,7 +37,8 @@ def truth(captions: list[Caption], scenes: list[Scene]) -> NDArray[np.bool_]:
 def test_every_caption_is_true_of_its_own_scene(
     captions: list[Caption], scenes: list[Scene], truth: NDArray[np.bool_]
 ) -> None:
-    assert truth.shape == (5 * NUM_SCENES, NUM_SCENES) and truth.dtype == bool
+    assert truth.shape == (5 * NUM_SCENES, NUM_SCENES)
+    assert truth.dtype == bool
     for number, caption in enumerate(captions):
         assert truth[number, number // 5], caption.text
         assert holds(caption.meaning, scenes[number // 5]), caption.text
@@ -112,18 +113,22 @@ def test_semantics_by_hand(meaning: Meaning, expected: bool) -> None:
 def test_captions_are_varied(captions: list[Caption]) -> None:
     texts = [caption.text for caption in captions]
     lengths = [len(text.split()) for text in texts]
-    assert min(lengths) >= 5 and max(lengths) <= 20 and len(set(lengths)) == 16
+    assert min(lengths) >= 5
+    assert max(lengths) <= 20
+    assert len(set(lengths)) == 16
     assert all(text == text.lower() for text in texts)
     assert len(set(texts)) > 0.97 * len(texts)
     together = " ".join(texts).replace(".", "").replace(",", "")
     words = Counter(together.split())
     assert len(words) > 150
     for synonym in [s for synonyms in NOUNS.values() for s in synonyms]:
-        assert synonym in together and plural(synonym) in together
+        assert synonym in together
+        assert plural(synonym) in together
     for synonym in [s for synonyms in ADJECTIVES.values() for s in synonyms]:
         assert words[synonym] > 0, synonym
     for verb in [v for verbs in VERBS.values() for v in verbs]:
-        assert verb.singular in together and (not verb.passive or verb.passive in together)
+        assert verb.singular in together
+        assert not verb.passive or verb.passive in together
 
 
 def test_five_different_captions_per_scene(captions: list[Caption]) -> None:

@@ -1,1 +1,42 @@
-"""Datasets of images and captions: one reader per layout on disk, one form for everybody else."""
+"""Datasets of images and captions: one reader per layout on disk, one form for everybody else.
+
+dataset     what a dataset is
+open        any dataset by name or path
+readers/    one file per layout: add yours there
+problems    what is wrong with the items of a dataset
+check       a report of what a dataset holds
+image_files, feature_files, json_files, text_files, cache    what is on disk
+vocabulary  captions as numbers
+pixels      pictures as tensors
+order       which images and captions are in which batch
+batches     batches for training and evaluation
+loader      making them ahead of time
+features    features of a whole dataset by a backbone
+scenes/     the generator of the built-in dataset
+"""
+
+from gradspace.data.batches import Batch, image_batches, text_batches, training_batches
+from gradspace.data.check import DatasetReport, check_dataset
+from gradspace.data.dataset import Dataset, Features, Images, Problem, Split
+from gradspace.data.feature_files import FeatureWriter
+from gradspace.data.open import open_dataset
+from gradspace.data.readers.scenes import true_relevance
+from gradspace.data.vocabulary import Vocabulary
+
+__all__ = [
+    "Batch",
+    "Dataset",
+    "DatasetReport",
+    "FeatureWriter",
+    "Features",
+    "Images",
+    "Problem",
+    "Split",
+    "Vocabulary",
+    "check_dataset",
+    "image_batches",
+    "open_dataset",
+    "text_batches",
+    "training_batches",
+    "true_relevance",
+]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
+
+Indices = NDArray[np.int64]
 
 
 class Images(Protocol):
@@ -32,6 +34,24 @@ class Features(Protocol):
 
 
 @dataclass(frozen=True)
+class Problem:
+    """Something wrong with one item of a dataset, and the item to leave out because of it."""
+
+    kind: str
+    split: str
+    item: str
+    """The image, caption or line as the user knows it."""
+    detail: str = ""
+    image: int | None = None
+    """Index in the split of the image that the problem makes useless."""
+    caption: int | None = None
+
+    def __str__(self) -> str:
+        where = f" ({self.split})" if self.split else ""
+        return f"{self.kind}: {self.item}{where}{', ' if self.detail else ''}{self.detail}"
+
+
+@dataclass(frozen=True)
 class Split:
     """Images, their captions, and which caption belongs to which image."""
 
@@ -50,3 +70,72 @@ class Dataset:
 
     name: str
     splits: Mapping[str, Split]
+    problems: tuple[Problem, ...] = ()
+    """What is not in the splits because something is wrong with it."""
+
+
+def make_split(
+    name: str,
+    described: Sequence[tuple[str, Sequence[str]]],
+    images: Images | None = None,
+    features: Features | None = None,
+) -> Split:
+    """A split from image names with their captions."""
+    num_captions = [len(captions) for _, captions in described]
+    return Split(
+        name=name,
+        image_names=[image for image, _ in described],
+        captions=[caption for _, captions in described for caption in captions],
+        image_of_caption=np.repeat(np.arange(len(described)), num_captions),
+        images=images,
+        features=features,
+    )
+
+
+@runtime_checkable
+class GathersFeatures(Protocol):
+    """Features that read many images in one go."""
+
+    def gather(self, indices: Indices) -> NDArray[np.float32]: ...
+
+
+def gather_features(features: Features, indices: Indices) -> NDArray[np.float32]:
+    """The features of many images, float32 [len(indices), *shape], as a new array."""
+    if isinstance(features, GathersFeatures):
+        return features.gather(indices)
+    return np.stack([features.load(int(index)) for index in indices])
+
+
+@dataclass(frozen=True, eq=False)
+class PickedImages:
+    """Some of the images of another source, in the order of `indices`."""
+
+    images: Images
+    indices: Indices
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def load(self, index: int) -> Image.Image:
+        return self.images.load(int(self.indices[index]))
+
+
+@dataclass(frozen=True, eq=False)
+class PickedFeatures:
+    """Some of the features of another source, in the order of `indices`, which may repeat."""
+
+    features: Features
+    indices: Indices
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.features.shape
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def load(self, index: int) -> NDArray[np.float32]:
+        return self.features.load(int(self.indices[index]))
+
+    def gather(self, indices: Indices) -> NDArray[np.float32]:
+        return gather_features(self.features, self.indices[indices])

@@ -1,8 +1,8 @@
 """Region features as a detector would give them: one noisy vector per box.
 
-A region shows an object, a part of one, a piece of the backdrop, or the backdrop as a whole. What it
-shows (shape, colour, size, pattern, backdrop, role in an action, box) is projected by a fixed random
-matrix, the same for every split and seed, and made non-negative:
+A region shows an object, a part of one, a piece of the backdrop, or the backdrop as a whole. What
+it shows (shape, colour, size, pattern, backdrop, role in an action, box) is projected by a fixed
+random matrix, the same for every split and seed, and made non-negative:
 
     region = relu(attributes @ projection + 2 * noise * gaussian)
 
@@ -42,7 +42,8 @@ def region_features(
 ) -> NDArray[np.float32]:
     """Non-negative features [num_regions, dimension], in random order.
 
-    Regions go to the backdrop, then to objects as far as they reach, then to repeats and empty boxes.
+    Regions go to the backdrop, then to objects as far as they reach, then to repeats and empty
+    boxes.
     """
     objects = rng.permutation(_objects(scene, noise, rng))
     regions = np.concatenate([_backdrop(scene, 1, noise, rng), objects])[:num_regions]

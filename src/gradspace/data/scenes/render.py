@@ -58,7 +58,7 @@ def _shade(colour: str, rng: np.random.Generator) -> tuple[float, float, float]:
 
 
 def _cast_shadows(canvas: Image.Image, objects: list[Placed]) -> None:
-    """Darken the canvas below and to the right of every object; at half resolution, it is blurred."""
+    """Darken the canvas below and to the right of every object; half the size, for blur."""
     half = canvas.width // 2
     shadow = Image.new("L", (half, half))
     for picture, left, top in objects:

@@ -86,7 +86,7 @@ def _draft_groups(rng: np.random.Generator) -> list[_Draft]:
 
 
 def _draft_actions(rng: np.random.Generator, drafts: Sequence[_Draft]) -> list[Action]:
-    """Actions between groups (0, 1) and (2, 3); two in one scene share an axis, to fit in halves."""
+    """Actions between groups (0, 1) and (2, 3); two in a scene share an axis, to fit in halves."""
     actions: list[Action] = []
     for subject in range(0, len(drafts) - 1, 2):
         if rng.random() < ACTION_CHANCE:

@@ -89,7 +89,7 @@ FACES: dict[str, list[tuple[list[Point], float]]] = {
 def sprite(
     shape: str, colour: Sequence[float], pattern: str, bright: bool, size: int
 ) -> Image.Image:
-    """RGBA picture of one upright object, `size` pixels wide; `bright` colours get dark patterns."""
+    """RGBA picture of an upright object, `size` pixels wide; `bright` colours get dark patterns."""
     mask, light = _relief(shape, size)
     marks, glare = _marks(pattern, size)
     paint = np.asarray(colour, float)

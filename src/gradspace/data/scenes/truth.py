@@ -185,7 +185,7 @@ _VALUES = {"shape": SHAPES, "colour": COLOURS, "size": SIZES, "pattern": PATTERN
 def _derived(
     actions: dict[str, Bools], centres: NDArray[np.float64], sides: NDArray[np.float64]
 ) -> dict[str, Bools]:
-    """Relations that follow from actions and places; NaN, where there is no group, is never true."""
+    """Relations that follow from actions and places; NaN, where no group is, is never true."""
     dx, dy = centres[:, None, :] - centres[:, :, None]
     (left, right) = sides
     gap = np.maximum(left[:, None], left[None]) - np.minimum(right[:, None], right[None])

@@ -31,7 +31,7 @@ RELATIONS = (*ACTIONS, "on_top_of", "touching", "left_of", "above", "next_to")
 
 MAX_GROUPS = 4
 APART = 0.15
-"""How far apart two centres must be to be called left of or above, and the most that next to allows."""
+"""How far apart centres must be for left of or above, and the most that next to allows."""
 
 Point = tuple[float, float]
 Box = tuple[float, float, float, float]
@@ -76,7 +76,7 @@ class Action:
 
 @dataclass(frozen=True)
 class Scene:
-    """Up to four groups, all of different shapes, so that "two balls" means the same to everyone."""
+    """Up to four groups of different shapes, so that "two balls" means the same to everyone."""
 
     backdrop: str
     groups: tuple[Group, ...]

@@ -1,0 +1,60 @@
+"""The command line: `gradspace --help`. One module per group of commands."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from typing import Annotated
+
+import typer
+
+from gradspace import __version__
+from gradspace.cli import analyse, data, demo, evaluation, training
+
+app = typer.Typer(
+    help="Train, compare and explain image-text retrieval models.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+demo.add_to(app)
+training.add_to(app)
+evaluation.add_to(app)
+app.add_typer(analyse.app, name="analyse", no_args_is_help=True)
+app.add_typer(data.app, name="data", no_args_is_help=True)
+
+
+def main() -> None:
+    """Run the command line: errors are one sentence, `--debug` shows where they come from."""
+    arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
+    debug = len(arguments) < len(sys.argv) - 1
+    try:
+        app(arguments, prog_name="gradspace")
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except Exception as error:
+        if debug:
+            traceback.print_exc()
+        else:
+            message = " ".join(str(error).split()) or type(error).__name__
+            print(f"gradspace: {message}", file=sys.stderr)
+        sys.exit(1)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")] = False,
+) -> None:
+    pass

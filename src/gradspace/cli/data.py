@@ -1,0 +1,101 @@
+"""`gradspace data`: look at datasets, check them, compute features."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gradspace.cli.shared import AsJson, Device, console, progress_bar, torch_device
+from gradspace.data.check import check_dataset
+from gradspace.data.features import extract_features
+from gradspace.data.open import open_dataset
+from gradspace.data.scenes import Scenes, contact_sheet
+from gradspace.files import write_atomically
+
+app = typer.Typer(help="Look at datasets, check them, compute features.")
+
+Source = Annotated[str, typer.Argument(help='A path to captions, or "scenes".')]
+ImagePath = Annotated[
+    Path | None, typer.Option(help="Image folder or zip, where it is not beside the captions.")
+]
+
+
+@app.command()
+def check(
+    source: Source,
+    images: ImagePath = None,
+    features: Annotated[Path | None, typer.Option(help="Features to check with it.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say what a dataset holds and everything that is wrong with it; exit 1 if anything is."""
+    with progress_bar("decoding images") as progress:
+        report = check_dataset(source, images=images, features=features, progress=progress)
+    if as_json:
+        print(json.dumps(report.to_dict(), indent=2))
+    else:
+        console.print(str(report), highlight=False, markup=False, soft_wrap=True)
+    if report.problems:
+        raise typer.Exit(1)
+
+
+@app.command()
+def scenes(
+    show: Annotated[
+        bool, typer.Option("--show", help="Write a contact sheet of images with captions.")
+    ] = False,
+    split: Annotated[str, typer.Option(help="train, dev or test.")] = "train",
+    num: Annotated[int, typer.Option(min=1, help="Scenes to show.")] = 12,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+    out: Annotated[Path, typer.Option(help="Where to write the sheet.")] = Path("scenes.png"),
+) -> None:
+    """Look at the built-in dataset: its captions, and with --show its pictures."""
+    chosen = Scenes(split=split, num_images=num, seed=seed)
+    if show:
+        with write_atomically(out, "wb") as file:
+            contact_sheet(chosen, num).save(file, "PNG")
+        console.print(f"wrote {out}", highlight=False)
+        return
+    for index in range(num):
+        console.print(f"[bold]{split}-{index:06d}[/]", highlight=False)
+        for caption in chosen.captions(index):
+            console.print(f"  {caption.text}", highlight=False, markup=False)
+
+
+@app.command()
+def features(
+    source: Source,
+    backbone: Annotated[str, typer.Option(help="A transformers vision model, folder or hub name.")],
+    out: Annotated[Path, typer.Option(help="Folder for the features; goes on where it stopped.")],
+    grid: Annotated[
+        bool, typer.Option("--grid", help="All positions of the feature map, not one vector.")
+    ] = False,
+    images: ImagePath = None,
+    batch_size: Annotated[int, typer.Option(min=1)] = 32,
+    num_workers: Annotated[int, typer.Option(min=0, help="Processes that decode images.")] = 2,
+    skip_broken: Annotated[
+        bool, typer.Option("--skip-broken", help="Leave out items with problems.")
+    ] = False,
+    device: Device = None,
+) -> None:
+    """Run a backbone over a dataset once and keep what it sees, for training without it."""
+    with progress_bar("reading data") as progress:
+        dataset = open_dataset(source, images=images, skip_broken=skip_broken, progress=progress)
+    with progress_bar("computing features") as progress:
+        shape = extract_features(
+            dataset,
+            backbone,
+            out,
+            grid=grid,
+            batch_size=batch_size,
+            num_workers=num_workers,
+            device=torch_device(device),
+            progress=progress,
+        )
+    console.print(
+        f"features of shape {list(shape)} are in {out}: train with --set data.features={out}",
+        highlight=False,
+        soft_wrap=True,
+    )

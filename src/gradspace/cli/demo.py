@@ -1,0 +1,22 @@
+"""`gradspace demo`: the main job on built-in data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gradspace.cli.shared import console
+from gradspace.demo import run_demo
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command("demo")(demo)
+
+
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder of the runs and pictures.")] = Path("demo"),
+) -> None:
+    """Train four objectives on built-in data, compare them and show why they differ."""
+    run_demo(out, console)

@@ -1,0 +1,130 @@
+"""`gradspace evaluate` and `gradspace embed`: numbers and vectors from a trained run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+from PIL import Image
+
+from gradspace.cli.shared import AsJson, Device, console, progress_bar, torch_device
+from gradspace.data.open import open_dataset
+from gradspace.embedding import (
+    Embeddings,
+    average_similarity,
+    embed_captions,
+    embed_pictures,
+    embed_split,
+    save_embeddings,
+)
+from gradspace.metrics import retrieval_report
+from gradspace.runs import open_run
+from gradspace.system import System, load_system
+
+Runs = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of trained runs.")]
+Data = Annotated[
+    str | None, typer.Option(help="Another dataset than the one the run was trained on.")
+]
+SplitName = Annotated[str, typer.Option("--split", help="train, dev or test.")]
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command("evaluate")(evaluate)
+    app.command("embed")(embed)
+
+
+def evaluate(
+    runs: Runs,
+    data: Data = None,
+    split: SplitName = "test",
+    folds: Annotated[int, typer.Option(min=1, help="Mean over so many parts (COCO 1K: 5).")] = 1,
+    device: Device = None,
+    as_json: AsJson = False,
+) -> None:
+    """Retrieval metrics of a run, both ways; of several runs by the mean of their scores."""
+    members = [_embed(folder, data, split, device) for folder in runs]
+    first = members[0]
+    for folder, member in zip(runs, members, strict=True):
+        if list(member.captions) != list(first.captions):
+            raise ValueError(f"{folder} was trained on other data than {runs[0]}: give --data")
+    report = retrieval_report(average_similarity(members), first.positives(), folds=folds)
+    if as_json:
+        print(json.dumps(report.to_dict(), indent=2))
+        return
+    what = f"the mean of {len(runs)} runs" if len(runs) > 1 else str(runs[0])
+    parts = f", mean of {folds} folds" if folds > 1 else ""
+    console.print(f"{what} on {split}{parts}", highlight=False)
+    console.print(str(report), highlight=False)
+    console.print("pairs by cross-retrieval rank:", highlight=False)
+    ranks = "  ".join(f"{rank}: {count:g}" for rank, count in report.cross_rank.items())
+    console.print(f"  {ranks}", highlight=False)
+
+
+def embed(
+    run: Annotated[Path, typer.Argument(help="Folder of a trained run.")],
+    out: Annotated[Path, typer.Option(help="A safetensors file to write.")],
+    texts: Annotated[
+        list[str] | None, typer.Option("--text", help="A sentence of your own; repeat for more.")
+    ] = None,
+    images: Annotated[
+        list[Path] | None, typer.Option("--image", help="A picture of your own; repeat for more.")
+    ] = None,
+    data: Data = None,
+    split: SplitName = "test",
+    device: Device = None,
+) -> None:
+    """Write the embeddings of a split, or of your own sentences and pictures."""
+    if not texts and not images:
+        embeddings = _embed(run, data, split, device)
+        save_embeddings(out, embeddings)
+        shape = f"{list(embeddings.images.shape)} and {list(embeddings.texts.shape)}"
+        console.print(f"wrote images and texts, {shape}, to {out}", highlight=False)
+        return
+    system = load_system(run, torch_device(device))
+    own = _own_embeddings(system, texts or [], images or [])
+    save_embeddings(out, own)
+    console.print(f"wrote {len(own.image_names)} images and {len(own.captions)} texts to {out}")
+
+
+def _own_embeddings(system: System, texts: list[str], images: list[Path]) -> Embeddings:
+    width = system.model.width
+    return Embeddings(
+        images=embed_pictures(system, [_open(path) for path in images])
+        if images
+        else torch.zeros(0, width),
+        texts=embed_captions(system, texts) if texts else torch.zeros(0, width),
+        image_ids=torch.arange(len(images)),
+        text_ids=-1 - torch.arange(len(texts)),
+        image_names=[str(path) for path in images],
+        captions=texts,
+    )
+
+
+def _embed(folder: Path, data: str | None, split_name: str, device: str | None) -> Embeddings:
+    """The embeddings of a split by the best weights of a run."""
+    system = load_system(folder, torch_device(device))
+    recipe = open_run(folder).recipe().data
+    if data is None:
+        dataset = open_dataset(
+            recipe.source,
+            images=recipe.images,
+            features=recipe.features,
+            skip_broken=recipe.skip_broken,
+            **recipe.parameters,
+        )
+    else:
+        dataset = open_dataset(data)
+    if split_name not in dataset.splits:
+        raise ValueError(f"{dataset.name} has no split {split_name!r}: {', '.join(dataset.splits)}")
+    with progress_bar("embedding") as progress:
+        return embed_split(system, dataset.splits[split_name], progress)
+
+
+def _open(path: Path) -> Image.Image:
+    try:
+        return Image.open(path).convert("RGB")
+    except (OSError, SyntaxError) as error:
+        raise ValueError(f"{path} is missing or not a picture ({error})") from error

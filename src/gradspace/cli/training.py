@@ -1,0 +1,108 @@
+"""`gradspace train`: from a recipe to a run, from the start or from where it stopped."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gradspace.cli.shared import Device, console, progress_bar, torch_device
+from gradspace.data.dataset import Dataset
+from gradspace.data.open import open_dataset
+from gradspace.recipes import Recipe, load_recipe
+from gradspace.runs import Run, create_run, open_run
+from gradspace.system import prepare_system
+from gradspace.training import train
+from gradspace.training.monitor import Monitor
+from gradspace.training.schedule import stages
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command("train")(train_command)
+
+
+def train_command(
+    recipe: Annotated[Path | None, typer.Argument(help="A TOML file; see docs/train.md.")] = None,
+    model: Annotated[str | None, typer.Option(help="Short for --set model.name=...")] = None,
+    data: Annotated[str | None, typer.Option(help="Short for --set data.source=...")] = None,
+    objective: Annotated[
+        str | None, typer.Option(help="Short for --set objective.name=...")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Short for --set seed=...")] = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="TABLE.KEY=VALUE", help="Change any key of the recipe."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the run; runs/MODEL-OBJECTIVE-SEED by default.")
+    ] = None,
+    resume: Annotated[
+        Path | None, typer.Option(metavar="RUN", help="Go on with a run that was stopped.")
+    ] = None,
+    device: Device = None,
+) -> None:
+    """Train a model. Ctrl-C stops after the current step; --resume goes on without loss."""
+    short = {"model.name": model, "data.source": data, "objective.name": objective, "seed": seed}
+    changes = [*(f"{k}={v}" for k, v in short.items() if v is not None), *(overrides or [])]
+    if resume is not None:
+        if recipe is not None or changes or out is not None:
+            raise ValueError("--resume takes everything from the run: leave the other options out")
+        run = open_run(resume)
+        checked = run.recipe()
+    else:
+        checked = load_recipe(recipe, changes)
+        run = create_run(out or default_folder(checked), checked)
+    run_training(run, checked, device)
+
+
+def run_training(run: Run, recipe: Recipe, device: str | None) -> None:
+    """Train a run to its end, showing how it goes."""
+    dataset = open_recipe_data(recipe)
+    system = prepare_system(run, recipe, dataset, torch_device(device))
+    console.print(
+        f"{describe(dataset)}\n{recipe.model.name}, {recipe.objective.name} -> {run.folder}"
+    )
+    with Monitor(console, stages(recipe)[-1].end) as monitor:
+        progress = train(recipe, dataset, system, run, monitor)
+    if progress.epoch < stages(recipe)[-1].end:
+        console.print(
+            f"stopped after {progress.step} steps; go on with "
+            f"gradspace train --resume {run.folder}",
+            highlight=False,
+            soft_wrap=True,
+        )
+        raise typer.Exit(130)
+    console.print(f"done: gradspace evaluate {run.folder}", highlight=False, soft_wrap=True)
+
+
+def open_recipe_data(recipe: Recipe) -> Dataset:
+    data = recipe.data
+    with progress_bar("reading data") as progress:
+        return open_dataset(
+            data.source,
+            images=data.images,
+            features=data.features,
+            skip_broken=data.skip_broken,
+            progress=progress,
+            **data.parameters,
+        )
+
+
+def describe(dataset: Dataset) -> str:
+    """One line: splits with their sizes, and what was left out."""
+    sizes = ", ".join(
+        f"{name} {len(split.image_names):,} images / {len(split.captions):,} captions"
+        for name, split in dataset.splits.items()
+    )
+    left_out = f"; {len(dataset.problems)} items left out" if dataset.problems else ""
+    return f"{dataset.name}: {sizes}{left_out}"
+
+
+def default_folder(recipe: Recipe) -> Path:
+    """runs/vse++-triplet-hard-0, with a number behind it if that exists."""
+    parts = (recipe.model.name, recipe.objective.name, str(recipe.seed))
+    base = Path("runs") / re.sub(r"[^\w+.-]+", "-", "-".join(parts))
+    candidates = [base, *(base.with_name(f"{base.name}.{number}") for number in range(2, 1000))]
+    return next(folder for folder in candidates if not folder.exists())

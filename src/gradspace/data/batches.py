@@ -1,0 +1,176 @@
+"""From a split to tensors: training batches in random order, evaluation batches in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gradspace.data.dataset import Indices, Split, gather_features
+from gradspace.data.loader import Loader
+from gradspace.data.order import CaptionsPerImage, Plan, epoch_order
+from gradspace.data.pixels import Pixels
+
+Encode = Callable[[Sequence[str]], tuple[Tensor, Tensor]]
+"""From captions to tokens, int64 [captions, words], and lengths, int64 [captions]."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Images and captions; equal ids belong together."""
+
+    images: Tensor
+    """float32: pixels [n, 3, height, width], features [n, regions, width] or [n, width]"""
+    tokens: Tensor
+    """int64 [m, words], padded with 0"""
+    lengths: Tensor
+    """int64 [m]"""
+    image_ids: Tensor
+    """int64 [n]: index of the image in the split"""
+    text_ids: Tensor
+    """int64 [m]: index of the caption's image in the split"""
+    captions: Tensor
+    """int64 [m]: index of the caption in the split"""
+
+    def to(self, device: torch.device | str, non_blocking: bool = True) -> Batch:
+        return self._each(lambda tensor: tensor.to(device, non_blocking=non_blocking))
+
+    def pin_memory(self) -> Batch:
+        return self._each(Tensor.pin_memory)
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Batch:
+        return Batch(**{field.name: change(getattr(self, field.name)) for field in fields(self)})
+
+
+def training_batches(
+    split: Split,
+    encode: Encode,
+    *,
+    batch_size: int,
+    seed: int,
+    epoch: int,
+    captions_per_image: CaptionsPerImage = 1,
+    start_batch: int = 0,
+    pixels: Pixels | None = None,
+    num_workers: int = 0,
+    pin_memory: bool = False,
+    rank: int = 0,
+    world_size: int = 1,
+) -> Loader[Batch]:
+    """The batches of one epoch from `start_batch` on, in an order that `seed` and `epoch` decide.
+
+    `pixels` turns images into tensors; without it the batches hold the split's features.
+    `captions_per_image` is explained at `epoch_order`. With one, row i of the images belongs to row
+    i of the captions, and an image with two of its captions in a batch is in it twice, as two rows
+    with equal ids and two random crops: batches keep their shape, equal ids make all of them
+    positives. With more, every image is one row.
+
+    Random crops depend on (seed, epoch, item) alone, whatever the number of workers and the start.
+    `rank` of `world_size` gets its part of every batch.
+    """
+    plans = epoch_order(
+        split,
+        batch_size=batch_size,
+        captions_per_image=captions_per_image,
+        seed=seed,
+        epoch=epoch,
+        rank=rank,
+        world_size=world_size,
+    )
+    if not 0 <= start_batch <= len(plans):
+        raise ValueError(f"start_batch is {start_batch}; the epoch has {len(plans)} batches")
+    _check_images(split, pixels)
+    make = partial(_training_batch, split, encode, plans, pixels, (seed, epoch))
+    left = range(start_batch, len(plans))
+    return Loader(make, left, num_workers, pixels is not None, pin_memory)
+
+
+def image_batches(
+    split: Split,
+    *,
+    batch_size: int,
+    pixels: Pixels | None = None,
+    start: int = 0,
+    num_workers: int = 0,
+    pin_memory: bool = False,
+) -> Loader[Tensor]:
+    """The images of a split in order, from image `start` on: pixels, or features without them."""
+    _check_images(split, pixels)
+    starts = range(start, len(split.image_names), batch_size)
+    make = partial(_image_batch, split, pixels, batch_size)
+    return Loader(make, starts, num_workers, pixels is not None, pin_memory)
+
+
+def text_batches(
+    split: Split,
+    encode: Encode,
+    *,
+    batch_size: int,
+    num_workers: int = 0,
+    pin_memory: bool = False,
+) -> Loader[tuple[Tensor, Tensor]]:
+    """Tokens and lengths of the captions of a split in order."""
+    starts = range(0, len(split.captions), batch_size)
+    make = partial(_text_batch, split, encode, batch_size)
+    return Loader(make, starts, num_workers, pin_memory=pin_memory)
+
+
+def _training_batch(
+    split: Split,
+    encode: Encode,
+    plans: Sequence[Plan],
+    pixels: Pixels | None,
+    seeds: tuple[int, int],
+    number: int,
+) -> Batch:
+    plan = plans[number]
+    tokens, lengths = encode([split.captions[caption] for caption in plan.captions.tolist()])
+    return Batch(
+        images=_load_images(
+            split, pixels, plan.images, [(*seeds, 1, i) for i in plan.items.tolist()]
+        ),
+        tokens=tokens,
+        lengths=lengths,
+        image_ids=torch.tensor(plan.images),
+        text_ids=torch.tensor(split.image_of_caption[plan.captions]),
+        captions=torch.tensor(plan.captions),
+    )
+
+
+def _image_batch(split: Split, pixels: Pixels | None, batch_size: int, start: int) -> Tensor:
+    indices = np.arange(start, min(start + batch_size, len(split.image_names)))
+    return _load_images(split, pixels, indices, [(index,) for index in indices.tolist()])
+
+
+def _text_batch(split: Split, encode: Encode, batch_size: int, start: int) -> tuple[Tensor, Tensor]:
+    return encode(split.captions[start : start + batch_size])
+
+
+def _load_images(
+    split: Split, pixels: Pixels | None, indices: Indices, seeds: Sequence[tuple[int, ...]]
+) -> Tensor:
+    """float32 [len(indices), ...], by numpy: torch would start threads for every little copy."""
+    if pixels is None:
+        assert split.features is not None
+        return torch.from_numpy(gather_features(split.features, indices))
+    assert split.images is not None
+    loaded = map(split.images.load, indices.tolist())
+    rngs = map(np.random.default_rng, seeds)
+    made = [pixels(image, rng).numpy() for image, rng in zip(loaded, rngs, strict=True)]
+    return torch.from_numpy(np.stack(made))
+
+
+def _check_images(split: Split, pixels: Pixels | None) -> None:
+    if pixels is not None and split.images is None:
+        raise ValueError(
+            f"split {split.name!r} has no images; leave pixels out to use its features"
+        )
+    if pixels is None and split.features is None:
+        raise ValueError(
+            f"split {split.name!r} has no features; give pixels to use its images, "
+            "or open the dataset with features"
+        )

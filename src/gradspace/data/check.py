@@ -1,0 +1,139 @@
+"""What a dataset holds and what is wrong with it, before anyone trains on it for an hour."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gradspace.data.dataset import Dataset, Problem, Split
+from gradspace.data.open import add_features_folder, read_dataset
+from gradspace.data.problems import Progress, broken_items, structural_problems, without
+from gradspace.data.vocabulary import SPECIAL, Vocabulary, words
+
+LISTED = 10
+"""Problems that the text names; `to_dict` has all of them."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """The least, the mean and the most of a count."""
+
+    least: int
+    mean: float
+    most: int
+
+    def __str__(self) -> str:
+        return f"{self.least} to {self.most}, {self.mean:.1f} on average"
+
+
+@dataclass(frozen=True)
+class SplitReport:
+    """One split, without the items that have problems."""
+
+    name: str
+    num_images: int
+    num_captions: int
+    captions_per_image: Spread
+    words_per_caption: Spread
+    feature_shape: tuple[int, ...] | None
+
+
+@dataclass(frozen=True)
+class DatasetReport:
+    """What was found; `problems` is empty for a dataset that can be trained on as it is."""
+
+    name: str
+    splits: tuple[SplitReport, ...]
+    vocabulary_size: int
+    """Words seen four times or more in training captions."""
+    num_words: int
+    """Different words in training captions."""
+    num_decoded: int
+    """Images that were read from the first byte to the last."""
+    problems: tuple[Problem, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON; indices of problems are left out, items have names."""
+        problems = [
+            {key: getattr(problem, key) for key in ("kind", "split", "item", "detail")}
+            for problem in self.problems
+        ]
+        return {**asdict(self), "problems": problems}
+
+    def __str__(self) -> str:
+        lines = [self.name]
+        for split in self.splits:
+            shape = f", features {list(split.feature_shape)}" if split.feature_shape else ""
+            lines += [
+                f"  {split.name}: {split.num_images} images, {split.num_captions} captions{shape}",
+                f"    captions per image: {split.captions_per_image}",
+                f"    words per caption: {split.words_per_caption}",
+            ]
+        lines += [
+            f"  vocabulary: {self.vocabulary_size} words seen 4 times or more in training captions "
+            f"(of {self.num_words})",
+            f"  images decoded: {self.num_decoded}",
+            *_listed(self.problems),
+        ]
+        return "\n".join(lines)
+
+
+def check_dataset(
+    source: Dataset | str | Path,
+    *,
+    images: str | Path | None = None,
+    features: str | Path | None = None,
+    progress: Progress | None = None,
+    **options: Any,
+) -> DatasetReport:
+    """Look at all captions and decode all images; takes what `open_dataset` takes, or a dataset."""
+    if isinstance(source, Dataset):
+        dataset = source
+    else:
+        dataset = read_dataset(source, images, features, options)
+    dataset = without(dataset, structural_problems(dataset))
+    num_decoded = sum(len(split.images) for split in dataset.splits.values() if split.images)
+    dataset = without(dataset, broken_items(dataset, progress))
+    dataset = add_features_folder(dataset, features)
+    captions = dataset.splits["train"].captions if "train" in dataset.splits else ()
+    return DatasetReport(
+        name=dataset.name,
+        splits=tuple(_report(split) for split in dataset.splits.values()),
+        vocabulary_size=len(Vocabulary.build(captions)) - len(SPECIAL),
+        num_words=len({word for caption in captions for word in words(caption)}),
+        num_decoded=num_decoded,
+        problems=dataset.problems,
+    )
+
+
+def _report(split: Split) -> SplitReport:
+    return SplitReport(
+        name=split.name,
+        num_images=len(split.image_names),
+        num_captions=len(split.captions),
+        captions_per_image=_spread(np.bincount(split.image_of_caption).tolist()),
+        words_per_caption=_spread([len(words(caption)) for caption in split.captions]),
+        feature_shape=split.features.shape if split.features else None,
+    )
+
+
+def _spread(counts: Sequence[int]) -> Spread:
+    mean = sum(counts) / len(counts) if counts else 0.0
+    return Spread(min(counts, default=0), mean, max(counts, default=0))
+
+
+def _listed(problems: Sequence[Problem]) -> list[str]:
+    if not problems:
+        return ["  no problems"]
+    counts = Counter(problem.kind for problem in problems)
+    kinds = ", ".join(f"{count} x {kind}" for kind, count in counts.items())
+    lines = [f"  {len(problems)} problems ({kinds}):"]
+    lines += [f"    {problem}" for problem in problems[:LISTED]]
+    if len(problems) > LISTED:
+        lines.append(f"    and {len(problems) - LISTED} more")
+    return lines

@@ -1,0 +1,152 @@
+"""Image files by name, in a folder or a zip, and where to find them beside their captions."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PureWindowsPath
+from typing import IO, Any, Protocol
+
+from PIL import Image
+
+NAMES_TRIED = 100
+"""How many image names are looked up to tell whether a folder or zip holds the images."""
+
+
+class ImageStore(Protocol):
+    """Files by name; picklable, and usable from threads and forked workers."""
+
+    path: Path
+
+    def __contains__(self, name: str) -> bool: ...
+
+    def open(self, name: str) -> IO[bytes]: ...
+
+
+@dataclass(frozen=True)
+class StoredImages:
+    """The images of a split, by their names in a store."""
+
+    store: ImageStore
+    names: Sequence[str]
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def missing(self, index: int) -> str:
+        """Why there is no such file, or nothing; does not read the file."""
+        name = self.names[index]
+        if leads_outside(name):
+            return f"the name leads out of {self.store.path}"
+        return "" if name in self.store else f"not in {self.store.path}"
+
+    def load(self, index: int) -> Image.Image:
+        """Decoded to the last row, as RGB."""
+        missing = self.missing(index)
+        if missing:
+            raise ValueError(f"there is no image {self.names[index]!r}: {missing}")
+        try:
+            with self.store.open(self.names[index]) as file, Image.open(file) as image:
+                _check_pixels(image)
+                opaque = "transparency" not in image.info  # Pillow wants palettes with it as RGBA
+                return (image if opaque else image.convert("RGBA")).convert("RGB")
+        except Exception as error:  # a damaged file can make a decoder raise anything
+            raise ValueError(
+                f"image {self.names[index]!r} in {self.store.path} is broken: {error}"
+            ) from error
+
+
+def _check_pixels(image: Image.Image) -> None:
+    """Refuse a small file that claims to be a huge picture, before it is decoded."""
+    most = Image.MAX_IMAGE_PIXELS
+    if most is not None and image.width * image.height > most:
+        raise ValueError(
+            f"it has {image.width} x {image.height} pixels, more than PIL.Image.MAX_IMAGE_PIXELS"
+        )
+
+
+class ImageFolder:
+    """Files below a folder; names use forward slashes and never lead out of the folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __contains__(self, name: str) -> bool:
+        return not leads_outside(name) and (self.path / name).is_file()
+
+    def open(self, name: str) -> IO[bytes]:
+        return open(self.path / name, "rb")
+
+
+class ImageZip:
+    """Members of a zip, read in place; names may leave out one folder that holds all of them."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            with zipfile.ZipFile(path) as archive:
+                members = archive.namelist()
+        except (zipfile.BadZipFile, OSError) as error:
+            raise ValueError(f"{path} is not a complete zip file: {error}") from error
+        self._members = frozenset(
+            m for m in members if not m.startswith("__MACOSX/") and not m.endswith("/")
+        )
+        tops = {member.partition("/")[0] for member in self._members}
+        self._prefix = f"{tops.pop()}/" if len(tops) == 1 else ""
+        self._opened: tuple[int, zipfile.ZipFile] | None = None
+
+    def __contains__(self, name: str) -> bool:
+        return self._member(name) in self._members
+
+    def open(self, name: str) -> IO[bytes]:
+        return self._archive().open(self._member(name))
+
+    def _member(self, name: str) -> str:
+        return name if name in self._members else self._prefix + name
+
+    def _archive(self) -> zipfile.ZipFile:
+        """Opened once per process: forked workers that shared it would share its position."""
+        if self._opened is None or self._opened[0] != os.getpid():
+            self._opened = os.getpid(), zipfile.ZipFile(self.path)
+        return self._opened[1]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_opened": None}
+
+
+def leads_outside(name: str) -> bool:
+    """Whether a name could mean a file outside the folder it is looked up in, on any system."""
+    path = PureWindowsPath(name)  # knows both kinds of slash, and drives
+    return bool(path.anchor) or ".." in path.parts
+
+
+def open_store(path: Path) -> ImageStore:
+    """The image folder or zip that the user named."""
+    if path.is_dir():
+        return ImageFolder(path)
+    if path.is_file():
+        return ImageZip(path)
+    raise ValueError(f"there is no image folder or zip {path}")
+
+
+def find_store(folder: Path, names: Sequence[str]) -> ImageStore | None:
+    """The folder or zip in `folder` (or itself) that has one of the first images, if any has."""
+    return next((store for store in _candidates(folder) if holds_any(store, names)), None)
+
+
+def holds_any(store: ImageStore, names: Sequence[str]) -> bool:
+    """Whether one of the first images is there."""
+    return any(name in store for name in names[:NAMES_TRIED])
+
+
+def _candidates(folder: Path) -> Iterator[ImageStore]:
+    """`images` first, then the folder itself, then what else is beside, by name."""
+    yield ImageFolder(folder / "images")
+    yield ImageFolder(folder)
+    for path in sorted(folder.iterdir()):
+        if path.is_dir():
+            yield ImageFolder(path)
+        elif path.suffix == ".zip":
+            yield ImageZip(path)

@@ -1,0 +1,24 @@
+"""JSON that users may have edited: read into dataclasses, with an error that names the place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+T = TypeVar("T")
+
+
+def read_json(path: Path, kind: type[T], what: str) -> T:
+    """The file as a `kind`; keys that `kind` does not have are ignored."""
+    if not path.is_file():
+        raise ValueError(f"there is no file {path}: it should be {what}")
+    try:
+        return TypeAdapter(kind).validate_json(path.read_bytes())
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise ValueError(
+            f"{path} is not {what}: {where}{': ' if where else ''}{first['msg']}"
+        ) from None

@@ -1,0 +1,105 @@
+"""Batches made one after the other: when asked for, ahead of time in threads, or in processes."""
+
+from __future__ import annotations
+
+import signal
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import torch
+from PIL import AvifImagePlugin
+from torch.utils.data import DataLoader
+from torch.utils.data import Dataset as TorchDataset
+
+T = TypeVar("T")
+
+AHEAD = 2
+"""Batches that a worker makes before they are asked for."""
+
+
+@dataclass(frozen=True)
+class Loader(Generic[T]):
+    """`make(number)` for every number, in order; can be iterated more than once.
+
+    Workers are processes where images are decoded, and threads where features are read: reading
+    leaves Python's lock alone, and a batch of features takes longer to hand from one process to
+    another than to read.
+    """
+
+    make: Callable[[int], T]
+    numbers: range
+    num_workers: int = 0
+    in_processes: bool = False
+    pin_memory: bool = False
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __iter__(self) -> Iterator[T]:
+        if not self.num_workers:
+            return map(self._make_here, self.numbers)
+        return self._from_processes() if self.in_processes else self._from_threads()
+
+    @property
+    def _pins(self) -> bool:
+        return self.pin_memory and torch.cuda.is_available()
+
+    def _make_here(self, number: int) -> T:
+        batch = self.make(number)
+        return _pinned(batch) if self._pins else batch
+
+    def _from_threads(self) -> Iterator[T]:
+        made: deque[Future[T]] = deque()
+        with ThreadPoolExecutor(self.num_workers) as threads:
+            for number in self.numbers:
+                made.append(threads.submit(self._make_here, number))
+                if len(made) > AHEAD * self.num_workers:
+                    yield made.popleft().result()
+            while made:
+                yield made.popleft().result()
+
+    def _from_processes(self) -> Iterator[T]:
+        """A ValueError in a worker is raised here as it is, not inside the worker's traceback."""
+        loader = DataLoader(
+            _Batches(self.make),
+            batch_size=None,
+            sampler=self.numbers,
+            num_workers=self.num_workers,
+            prefetch_factor=AHEAD,
+            pin_memory=self._pins,
+            collate_fn=_unchanged,
+            worker_init_fn=_start_worker,
+            generator=torch.Generator(),  # the workers' seed must not be drawn from the global one
+        )
+        for batch in loader:
+            if isinstance(batch, ValueError):
+                raise batch
+            yield batch
+
+
+@dataclass(frozen=True)
+class _Batches(TorchDataset[Any]):
+    make: Callable[[int], Any]
+
+    def __getitem__(self, number: int) -> Any:
+        try:
+            return self.make(number)
+        except ValueError as error:
+            return error
+
+
+def _unchanged(batch: T) -> T:
+    return batch
+
+
+def _pinned(batch: Any) -> Any:
+    return tuple(map(_pinned, batch)) if isinstance(batch, tuple) else batch.pin_memory()
+
+
+def _start_worker(worker: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the main process, which ends them
+    # As many workers as cores would otherwise each start as many threads for every AVIF.
+    AvifImagePlugin.DEFAULT_MAX_THREADS = 1

@@ -1,0 +1,117 @@
+"""Open any dataset: by name, or by what its folder or file looks like."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from gradspace.data.dataset import Dataset, Features
+from gradspace.data.feature_files import read_features, slice_features
+from gradspace.data.problems import Progress, broken_items, structural_problems, without
+from gradspace.data.readers import READERS, Reader
+from gradspace.objectives.parameters import checked, parameters_of
+
+
+def open_dataset(
+    source: str | Path,
+    *,
+    images: str | Path | None = None,
+    features: str | Path | None = None,
+    skip_broken: bool = False,
+    progress: Progress | None = None,
+    **options: Any,
+) -> Dataset:
+    """Open a dataset for training and evaluation.
+
+    `source` is "scenes" or a path to captions in one of the layouts of `data/readers`. `images` is
+    a folder or zip, searched beside the captions when left out. `features` is an .npy whose rows
+    follow the images of the splits in order, or a folder that a `FeatureWriter` wrote. `options`
+    are those of the reader.
+
+    A dataset with problems is refused, naming the first. With `skip_broken` the items that have
+    problems are left out and listed in `Dataset.problems`. This reads all features or, where none
+    are given, all images once, and calls `progress` with how many are done and of how many.
+
+    Example:
+        >>> open_dataset("scenes", num_train=100).splits["train"].image_names[7]
+        'train-000007'
+    """
+    dataset = read_dataset(source, images, features, options)
+    problems = structural_problems(dataset)
+    if skip_broken:
+        dataset = without(dataset, problems)
+        dataset = without(dataset, broken_items(dataset, progress, images=features is None))
+        for split in dataset.splits.values():
+            if not split.captions:
+                raise ValueError(f"every item of split {split.name!r} of {source} has problems")
+    elif dataset.problems or problems:
+        first, *others = (*dataset.problems, *problems)
+        raise ValueError(
+            f"{source} has problems, {len(others) + 1} in all, the first is {first}; "
+            "`gradspace data check` lists them, skip_broken leaves these items out"
+        )
+    return add_features_folder(dataset, features)
+
+
+def read_dataset(
+    source: str | Path,
+    images: str | Path | None,
+    features: str | Path | None,
+    options: Mapping[str, Any],
+) -> Dataset:
+    """The dataset as it lies on disk, with whatever is wrong with its items.
+
+    Features are added where they are in one file; a folder of them comes last, because it was
+    written for the items that are left in the end.
+    """
+    reader, places = _find_reader(source, images)
+    dataset = reader.open(*places, **checked(reader.name, parameters_of(reader.open), options))
+    if not dataset.splits:
+        raise ValueError(f"{source} has no images at all")
+    if features is None:
+        if not any(split.images or split.features for split in dataset.splits.values()):
+            raise ValueError(
+                f"there are no images beside the captions of {source}: "
+                "give their folder or zip as images, or an .npy as features"
+            )
+        return dataset
+    path = Path(features).expanduser()
+    return dataset if path.is_dir() else _with(dataset, slice_features(path, dataset.splits))
+
+
+def add_features_folder(dataset: Dataset, features: str | Path | None) -> Dataset:
+    """The dataset with what a `FeatureWriter` wrote, if `features` is such a folder."""
+    if features is None or not Path(features).expanduser().is_dir():
+        return dataset
+    folder = Path(features).expanduser()
+    return _with(dataset, {n: read_features(folder, split) for n, split in dataset.splits.items()})
+
+
+def _find_reader(
+    source: str | Path, images: str | Path | None
+) -> tuple[Reader, tuple[()] | tuple[Path, Path | None]]:
+    """The reader of a source, and where it finds captions and images."""
+    by_name = READERS.get(source) if isinstance(source, str) else None
+    if by_name and by_name.recognises is None:
+        if images is not None:
+            raise ValueError(f"{source} is built in and has its own images: leave images out")
+        return by_name, ()
+    path = Path(source).expanduser()
+    on_disk = [reader for reader in READERS.values() if reader.recognises]
+    found = [r for r in on_disk if path.exists() and r.recognises and r.recognises(path)]
+    if len(found) == 1:
+        return found[0], (path, Path(images).expanduser() if images is not None else None)
+    if found:
+        names = " and ".join(reader.name for reader in found)
+        raise ValueError(f"{source} looks like {names} at once: give the file with the captions")
+    built_in = ", ".join(repr(r.name) for r in READERS.values() if not r.recognises)
+    layouts = "; ".join(reader.looks_for for reader in on_disk)
+    what = "is in no known layout" if path.exists() else "does not exist"
+    raise ValueError(f"{source} {what}: give {built_in}, or a path to one of: {layouts}")
+
+
+def _with(dataset: Dataset, features: Mapping[str, Features]) -> Dataset:
+    splits = {n: replace(split, features=features[n]) for n, split in dataset.splits.items()}
+    return replace(dataset, splits=splits)

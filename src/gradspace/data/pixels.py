@@ -1,0 +1,92 @@
+"""From pictures to normalised tensors; all chance comes from the generator that is passed in."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+Triple = tuple[float, float, float]
+IMAGENET_MEAN: Triple = (0.485, 0.456, 0.406)
+IMAGENET_STD: Triple = (0.229, 0.224, 0.225)
+
+
+class Pixels(Protocol):
+    """Any function from an RGB picture to float32 [3, height, width]."""
+
+    def __call__(self, image: Image.Image, rng: np.random.Generator) -> Tensor: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomCrop:
+    """For training: a random part of the picture, resized to a square, flipped half of the time.
+
+    The part has a share of the area drawn from `scale` and a ratio of width to height drawn from
+    `ratio` on a logarithmic scale; after ten draws that do not fit, the middle of the picture is
+    taken. This is torchvision's RandomResizedCrop, which VSE++ uses.
+    """
+
+    size: int = 224
+    scale: tuple[float, float] = (0.08, 1.0)
+    ratio: tuple[float, float] = (3 / 4, 4 / 3)
+    mean: Triple = IMAGENET_MEAN
+    std: Triple = IMAGENET_STD
+    resample: Image.Resampling = Image.Resampling.BILINEAR
+
+    def __call__(self, image: Image.Image, rng: np.random.Generator) -> Tensor:
+        left, top, width, height = self._part(image.width, image.height, rng)
+        part = image.crop((left, top, left + width, top + height))
+        part = part.resize((self.size, self.size), self.resample)
+        if rng.random() < 0.5:
+            part = part.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+        return normalised(part, self.mean, self.std)
+
+    def _part(self, width: int, height: int, rng: np.random.Generator) -> tuple[int, int, int, int]:
+        """Left, top, width and height."""
+        narrow, wide = self.ratio
+        for _ in range(10):
+            area = width * height * rng.uniform(*self.scale)
+            ratio = math.exp(rng.uniform(math.log(narrow), math.log(wide)))
+            w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+            if 0 < w <= width and 0 < h <= height:
+                return int(rng.integers(width - w + 1)), int(rng.integers(height - h + 1)), w, h
+        w, h = min(width, round(height * wide)), min(height, round(width / narrow))
+        return (width - w) // 2, (height - h) // 2, w, h
+
+
+@dataclass(frozen=True, kw_only=True)
+class CentreCrop:
+    """For evaluation: the short side resized to `resize`, then the middle square of `size`."""
+
+    size: int = 224
+    resize: int = 256
+    mean: Triple = IMAGENET_MEAN
+    std: Triple = IMAGENET_STD
+    resample: Image.Resampling = Image.Resampling.BILINEAR
+
+    def __post_init__(self) -> None:
+        if self.resize < self.size:
+            raise ValueError(f"resize is {self.resize}; use the size, {self.size}, or more")
+
+    def __call__(self, image: Image.Image, rng: np.random.Generator | None = None) -> Tensor:
+        short = min(image.size)
+        width, height = (self.resize * side // short for side in image.size)
+        left, top = round((width - self.size) / 2), round((height - self.size) / 2)
+        resized = image.resize((width, height), self.resample)
+        middle = resized.crop((left, top, left + self.size, top + self.size))
+        return normalised(middle, self.mean, self.std)
+
+
+def normalised(image: Image.Image, mean: Triple, std: Triple) -> Tensor:
+    """float32 [3, height, width]: values from 0 to 1, less the mean, divided by the deviation."""
+    factor = np.array([1 / (255 * s) for s in std], np.float32)[:, None, None]
+    shift = np.array([m / s for m, s in zip(mean, std, strict=True)], np.float32)[:, None, None]
+    pixels = np.ascontiguousarray(np.asarray(image).transpose(2, 0, 1)).astype(np.float32)
+    pixels *= factor
+    pixels -= shift
+    return torch.from_numpy(pixels)

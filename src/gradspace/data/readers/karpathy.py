@@ -1,0 +1,82 @@
+"""Karpathy's `dataset_{flickr8k,flickr30k,coco}.json` with a folder or zip of images."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from gradspace.data.dataset import Dataset, make_split
+from gradspace.data.image_files import ImageStore, StoredImages, find_store, holds_any, open_store
+from gradspace.data.json_files import read_json
+from gradspace.data.readers.registry import reader
+
+SPLITS = {"train": ("train", "restval"), "dev": ("val", "dev"), "test": ("test",)}
+"""Our names and those in the files; `restval` is what COCO's validation images add to training."""
+
+
+@dataclass(frozen=True)
+class Sentence:
+    raw: str
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One image of the file; COCO's have a `filepath`, the folder that the image is in."""
+
+    filename: str
+    split: Literal["train", "restval", "val", "dev", "test"]
+    sentences: list[Sentence]
+    filepath: str = ""
+
+
+@dataclass(frozen=True)
+class KarpathyFile:
+    images: list[Entry]
+
+
+def _files(path: Path) -> list[Path]:
+    return sorted(path.glob("dataset*.json")) if path.is_dir() else [path]
+
+
+def _recognises(path: Path) -> bool:
+    return any(file.suffix == ".json" for file in _files(path))
+
+
+@reader("karpathy", recognises=_recognises, looks_for="Karpathy's dataset_*.json")
+def open_karpathy(path: Path, images: Path | None) -> Dataset:
+    """Karpathy's JSON; `restval` joins train, `val` is called dev."""
+    file, *others = _files(path)
+    if others:
+        raise ValueError(f"{path} has {len(others) + 1} files dataset*.json; give one of them")
+    entries = read_json(file, KarpathyFile, "a dataset as Karpathy's").images
+    store, name_of = _locate(entries, file.parent, images)
+    splits = {}
+    for split, names in SPLITS.items():
+        chosen = [entry for entry in entries if entry.split in names]
+        described = [(name_of(e), [sentence.raw for sentence in e.sentences]) for e in chosen]
+        if described:
+            stored = StoredImages(store, [image for image, _ in described]) if store else None
+            splits[split] = make_split(split, described, stored)
+    return Dataset(file.stem.removeprefix("dataset_"), splits)
+
+
+def _with_folder(entry: Entry) -> str:
+    return f"{entry.filepath}/{entry.filename}" if entry.filepath else entry.filename
+
+
+def _without_folder(entry: Entry) -> str:
+    return entry.filename
+
+
+def _locate(
+    entries: Sequence[Entry], folder: Path, given: Path | None
+) -> tuple[ImageStore | None, Callable[[Entry], str]]:
+    """Where the images are, and under which names: people also put all of COCO in one folder."""
+    for name_of in (_with_folder, _without_folder):
+        names = [name_of(entry) for entry in entries]
+        store = open_store(given) if given else find_store(folder, names)
+        if store and holds_any(store, names):
+            return store, name_of
+    return store, _with_folder

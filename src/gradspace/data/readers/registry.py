@@ -1,0 +1,52 @@
+"""Registration of layouts: a reader is one decorated function in a file of this folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from gradspace.data.dataset import Dataset
+
+Open = TypeVar("Open", bound=Callable[..., Dataset])
+
+
+@dataclass(frozen=True)
+class Reader:
+    """How one layout is recognised and opened.
+
+    Without `recognises` the dataset is not on disk: `open(**options)` is called for its name.
+    Otherwise `open(path, images, **options)` is called for a path that `recognises` accepts.
+    """
+
+    name: str
+    open: Callable[..., Dataset]
+    recognises: Callable[[Path], bool] | None
+    looks_for: str
+
+    @property
+    def summary(self) -> str:
+        return (self.open.__doc__ or "").strip().partition("\n")[0]
+
+
+READERS: dict[str, Reader] = {}
+
+
+def reader(
+    name: str, *, recognises: Callable[[Path], bool] | None = None, looks_for: str = ""
+) -> Callable[[Open], Open]:
+    """Register `open` as the reader of layout `name`.
+
+    `open` may leave items with problems in the dataset: `problems.py` finds them for everybody.
+    Its parameters with a default are the options that `open_dataset` takes for this layout, and
+    `looks_for` completes the sentence "a dataset is ..." for paths that no reader recognises.
+    """
+
+    def register(open: Open) -> Open:
+        if name in READERS:
+            raise ValueError(f"{name!r} is registered already, as {READERS[name].open}")
+        READERS[name] = Reader(name, open, recognises, looks_for)
+        return open
+
+    return register

@@ -1,0 +1,177 @@
+"""A table of captions (TSV, CSV or Parquet) with columns `image` and `caption`, and images.
+
+Splits come from the first of these that there is:
+
+- files `train.txt`, `dev.txt` (or `val.txt`) and `test.txt` beside the table, an image name a line;
+  images of the table that no file names are not used;
+- a column `split` with these names;
+- shares of the images, `dev_share` and `test_share`, chosen by a hash of the name, so that the
+  choice is the same every time and hardly changes when images are added.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from gradspace.data.dataset import Dataset, Problem, make_split
+from gradspace.data.image_files import ImageStore, StoredImages, find_store, open_store
+from gradspace.data.readers.registry import reader
+from gradspace.data.text_files import read_lines, read_text
+
+SUFFIXES = (".tsv", ".csv", ".parquet")
+SPLITS = {"train": "train", "dev": "dev", "val": "dev", "test": "test"}
+"""Names that users give to splits, and ours."""
+
+Share = Annotated[float, Field(ge=0, le=1)]
+Splits = Mapping[str, Sequence[str]]
+"""The image names of every split."""
+
+
+@dataclass
+class Table:
+    """The rows of a file, by image, in their order."""
+
+    captions: dict[str, list[str]] = field(default_factory=dict)
+    images_of_split: dict[str, dict[str, None]] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+
+    @property
+    def splits(self) -> Splits:
+        return {split: list(images) for split, images in self.images_of_split.items()}
+
+    def add(self, where: str, image: str, caption: str, split: str | None) -> None:
+        if not image:
+            self.problems.append(Problem("caption without image", "", where))
+            return
+        self.captions.setdefault(image, []).append(caption)
+        if split is not None:
+            if split not in SPLITS:
+                raise ValueError(f"{where} has split {split!r}; expected {', '.join(SPLITS)}")
+            self.images_of_split.setdefault(SPLITS[split], {})[image] = None
+
+
+def _files(path: Path) -> list[Path]:
+    if path.is_file():
+        return [path] if path.suffix in SUFFIXES else []
+    tables = sorted(file for file in path.iterdir() if file.suffix in SUFFIXES)
+    return [file for file in tables if file.stem == "captions"] or tables
+
+
+@reader(
+    "table",
+    recognises=lambda path: bool(_files(path)),
+    looks_for="captions.tsv, .csv or .parquet with columns image and caption",
+)
+def open_table(
+    path: Path, images: Path | None, *, dev_share: Share = 0.1, test_share: Share = 0.1
+) -> Dataset:
+    """Columns image and caption; splits from train.txt, dev.txt and test.txt, or by shares."""
+    file, *others = _files(path)
+    if others:
+        raise ValueError(f"{path} has {len(others) + 1} tables of captions; give one of them")
+    table = _read(file)
+    store = open_store(images) if images else find_store(file.parent, list(table.captions))
+    splits = _split_files(file.parent) or table.splits
+    splits = splits or _shares(list(table.captions), dev_share, test_share)
+    made = {}
+    for split in dict.fromkeys(SPLITS.values()):
+        if split in splits:
+            described = [(name, table.captions.get(name, [])) for name in splits[split]]
+            stored = StoredImages(store, splits[split]) if store else None
+            made[split] = make_split(split, described, stored)
+    unused = _captions_without_image(table, splits, store)
+    name = path.resolve().name if path.is_dir() else path.stem
+    return Dataset(name, made, (*table.problems, *unused))
+
+
+def _read(file: Path) -> Table:
+    rows = _parquet_rows(file) if file.suffix == ".parquet" else _text_rows(file)
+    _, header = next(rows, (0, []))
+    if not {"image", "caption"} <= set(header):
+        raise ValueError(
+            f"{file} has the columns {', '.join(header) or 'none'}; expected image and caption"
+        )
+    table = Table()
+    for line, fields in rows:
+        where = f"line {line} of {file.name}"
+        if len(fields) == len(header):
+            row = dict(zip(header, fields, strict=True))
+            table.add(where, row["image"].strip(), row["caption"], row.get("split"))
+        else:
+            detail = f"{len(fields)} fields instead of {len(header)}"
+            table.problems.append(Problem("malformed row", "", where, detail))
+    return table
+
+
+def _text_rows(file: Path) -> Iterator[tuple[int, list[str]]]:
+    """Line numbers and fields, the header first; a quote is just a character in TSV."""
+    tabs = file.suffix == ".tsv"
+    rows = csv.reader(
+        io.StringIO(read_text(file), newline=""),
+        delimiter="\t" if tabs else ",",
+        quoting=csv.QUOTE_NONE if tabs else csv.QUOTE_MINIMAL,
+        strict=True,
+    )
+    try:
+        yield from ((rows.line_num, fields) for fields in rows if fields)
+    except csv.Error as error:
+        raise ValueError(f"line {rows.line_num} of {file} cannot be read: {error}") from None
+
+
+def _parquet_rows(file: Path) -> Iterator[tuple[int, list[str]]]:
+    import pyarrow.parquet  # slow to import, and few tables are Parquet
+
+    try:
+        table = pyarrow.parquet.read_table(file)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise ValueError(f"{file} is not a complete Parquet file: {error}") from None
+    names = [name for name in table.column_names if name in ("image", "caption", "split")]
+    yield 0, names or table.column_names
+    columns = [table.column(name).to_pylist() for name in names]
+    for line, row in enumerate(zip(*columns, strict=True), start=1):
+        yield line, ["" if value is None else str(value) for value in row]
+
+
+def _split_files(folder: Path) -> Splits:
+    found: dict[str, list[str]] = {}
+    for name, split in SPLITS.items():
+        file = folder / f"{name}.txt"
+        if file.is_file():
+            if split in found:
+                raise ValueError(f"{folder} has dev.txt and val.txt; remove one of them")
+            found[split] = [line.strip() for line in read_lines(file) if line.strip()]
+            if not found[split]:
+                raise ValueError(f"{file} names no image; fill or remove it")
+    return found
+
+
+def _shares(names: Sequence[str], dev: float, test: float) -> Splits:
+    """At least one image for every share above zero."""
+    if dev + test > 1:
+        raise ValueError(f"dev_share and test_share are {dev} and {test}: more than everything")
+    by_hash = sorted(names, key=lambda name: hashlib.sha256(name.encode()).digest())
+    num_test, num_dev = (max(round(share * len(names)), int(share > 0)) for share in (test, dev))
+    parts = {
+        "train": set(by_hash[num_test + num_dev :]),
+        "dev": set(by_hash[num_test : num_test + num_dev]),
+        "test": set(by_hash[:num_test]),
+    }
+    return {split: [n for n in names if n in part] for split, part in parts.items() if part}
+
+
+def _captions_without_image(
+    table: Table, splits: Splits, store: ImageStore | None
+) -> Iterator[Problem]:
+    """Images that have captions but are in no split, and in no folder or zip either."""
+    used = {name for names in splits.values() for name in names}
+    for name in table.captions:
+        if name not in used and (store is None or name not in store):
+            yield Problem("caption without image", "", name, "in no split and no image file")

@@ -1,0 +1,84 @@
+"""The words of the training captions, as numbers."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from gradspace.data.json_files import read_json
+from gradspace.files import write_atomically
+
+PAD, START, END, UNKNOWN = range(4)
+SPECIAL = ("<pad>", "<start>", "<end>", "<unknown>")
+_WORD = re.compile(r"[^\W_]+(?:['\u2019][^\W_]+)*")
+
+
+def words(caption: str) -> list[str]:
+    """Lower-cased runs of letters and digits; an apostrophe inside a word belongs to it.
+
+    >>> words("A man's T-shirt, size 42.")
+    ['a', "man's", 't', 'shirt', 'size', '42']
+    """
+    return _WORD.findall(caption.lower())
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """Words by number, the special ones first: 0 is padding.
+
+    Example:
+        >>> vocabulary = Vocabulary.build(["A dog.", "a dog runs"], min_count=2)
+        >>> vocabulary.encode("A dog sleeps!")
+        [1, 4, 5, 3, 2]
+    """
+
+    words: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if self.words[: len(SPECIAL)] != SPECIAL:
+            raise ValueError(f"a vocabulary begins with {', '.join(SPECIAL)}")
+        if len(set(self.words)) < len(self.words):
+            twice = next(word for word, count in Counter(self.words).items() if count > 1)
+            raise ValueError(f"the word {twice!r} is in the vocabulary twice")
+
+    @classmethod
+    def build(cls, captions: Iterable[str], min_count: int = 4) -> Vocabulary:
+        """Words seen `min_count` times or more in training captions, most frequent first."""
+        counts = Counter(word for caption in captions for word in words(caption))
+        kept = [word for word, count in counts.items() if count >= min_count]
+        return cls((*SPECIAL, *sorted(kept, key=lambda word: (-counts[word], word))))
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    def encode(self, caption: str) -> list[int]:
+        """Start, the words, end."""
+        return [START, *(self._number.get(word, UNKNOWN) for word in words(caption)), END]
+
+    def encode_batch(self, captions: Sequence[str]) -> tuple[Tensor, Tensor]:
+        """Tokens, int64 [captions, longest], padded with 0, and lengths, int64 [captions]."""
+        rows = [self.encode(caption) for caption in captions]
+        lengths = [len(row) for row in rows]
+        longest = max(lengths, default=0)
+        padded = [row + [PAD] * (longest - len(row)) for row in rows]
+        return torch.tensor(padded, dtype=torch.int64), torch.tensor(lengths, dtype=torch.int64)
+
+    def save(self, path: Path) -> None:
+        with write_atomically(path) as file:
+            json.dump({"words": self.words}, file, ensure_ascii=False)
+
+    @classmethod
+    def load(cls, path: Path) -> Vocabulary:
+        return read_json(path, cls, "a vocabulary")
+
+    @cached_property
+    def _number(self) -> dict[str, int]:
+        return {word: number for number, word in enumerate(self.words)}

@@ -1,0 +1,114 @@
+"""Embeddings: of whole splits, of one's own pictures and sentences, and on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from gradspace.checkpoint import load_checkpoint, save_checkpoint
+from gradspace.data.batches import image_batches, text_batches
+from gradspace.data.dataset import Split
+from gradspace.execution.tiles import EmbeddingScores
+from gradspace.positives import Positives, match_ids
+from gradspace.system import System
+
+BATCH = 256
+
+Progress = Callable[[int, int], None]
+"""Called with how many items are done, and of how many."""
+
+
+@dataclass(frozen=True)
+class Embeddings:
+    """Unit vectors of images and texts with their ids: equal ids belong together."""
+
+    images: Tensor
+    texts: Tensor
+    image_ids: Tensor
+    text_ids: Tensor
+    image_names: Sequence[str]
+    captions: Sequence[str]
+
+    def scores(self) -> EmbeddingScores:
+        return EmbeddingScores(self.images, self.texts)
+
+    def positives(self) -> Positives:
+        return match_ids(self.image_ids, self.text_ids)
+
+
+@torch.inference_mode()
+def embed_split(system: System, split: Split, progress: Progress | None = None) -> Embeddings:
+    """Every image and every caption of a split, in order."""
+    was_training = system.model.training
+    system.model.eval()
+    total, done = len(split.image_names) + len(split.captions), 0
+    images, texts = [], []
+    for batch in image_batches(split, batch_size=BATCH, pixels=system.crop):
+        images.append(system.model.embed_images(batch.to(system.device)).float())
+        done += len(batch)
+        if progress:
+            progress(done, total)
+    for tokens, lengths in text_batches(split, system.encode, batch_size=BATCH):
+        texts.append(system.model.embed_texts(tokens.to(system.device), lengths).float())
+        done += len(tokens)
+        if progress:
+            progress(done, total)
+    system.model.train(was_training)
+    return Embeddings(
+        images=torch.cat(images),
+        texts=torch.cat(texts),
+        image_ids=torch.arange(len(split.image_names)),
+        text_ids=torch.from_numpy(split.image_of_caption),
+        image_names=split.image_names,
+        captions=split.captions,
+    )
+
+
+@torch.inference_mode()
+def embed_captions(system: System, captions: Sequence[str]) -> Tensor:
+    """Unit vectors of one's own sentences, [captions, width]."""
+    tokens, lengths = system.encode(captions)
+    return system.model.embed_texts(tokens.to(system.device), lengths).float().cpu()
+
+
+@torch.inference_mode()
+def embed_pictures(system: System, pictures: Sequence[Image.Image]) -> Tensor:
+    """Unit vectors of one's own pictures, [pictures, width]."""
+    if system.crop is None:
+        raise ValueError(
+            "this run reads precomputed features, not pictures: train with model.backbone to embed "
+            "pictures of your own"
+        )
+    pixels = torch.stack([system.crop(picture) for picture in pictures])
+    return system.model.embed_images(pixels.to(system.device)).float().cpu()
+
+
+def average_similarity(members: Sequence[Embeddings]) -> EmbeddingScores:
+    """Scores that are the mean of several models' scores, as VSRN is published.
+
+    The inner product of concatenated vectors is the sum of the inner products.
+    """
+    images = torch.cat([member.images for member in members], 1) / len(members)
+    return EmbeddingScores(images, torch.cat([member.texts for member in members], 1))
+
+
+def save_embeddings(path: Path, embeddings: Embeddings) -> None:
+    """One safetensors file with images, texts and ids; names and captions in its record."""
+    tensors = {k: getattr(embeddings, k) for k in ("images", "texts", "image_ids", "text_ids")}
+    names = {"image_names": list(embeddings.image_names), "captions": list(embeddings.captions)}
+    save_checkpoint(path, tensors, names)
+
+
+def load_embeddings(path: Path) -> Embeddings:
+    tensors, record = load_checkpoint(path)
+    values: dict[str, Any] = {**tensors, **record}
+    try:
+        return Embeddings(**values)
+    except TypeError as error:
+        raise ValueError(f"{path} is not a file of embeddings ({error})") from error

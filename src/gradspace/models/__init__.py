@@ -1,0 +1,58 @@
+"""Models by name. Every module in this folder is imported, and registers what it defines."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from typing import Any
+
+from gradspace.models.contract import RetrievalModel
+from gradspace.models.inputs import ImageInput, TextInput
+from gradspace.models.registry import MODELS, ModelInfo, model
+from gradspace.objectives.parameters import checked, suggestion
+
+__all__ = [
+    "ImageInput",
+    "ModelInfo",
+    "RetrievalModel",
+    "TextInput",
+    "build_model",
+    "model",
+    "models",
+    "published_training",
+]
+
+for _module in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"{__name__}.{_module.name}")
+
+
+def build_model(
+    name: str, *, image_input: ImageInput, text_input: TextInput, **parameters: Any
+) -> RetrievalModel:
+    """The model of that name, for what comes in, with its parameters checked.
+
+    >>> image_input, text_input = ImageInput(shape=(36, 2048)), TextInput(vocabulary_size=8481)
+    >>> model = build_model("vse++", image_input=image_input, text_input=text_input, width=512)
+    >>> model.width
+    512
+    """
+    info = _find(name)
+    build: Any = info.build
+    built: RetrievalModel = build(image_input, text_input, **checked(name, info.known, parameters))
+    return built
+
+
+def models() -> tuple[ModelInfo, ...]:
+    """Every model: name, one line, the paper it is from, and its parameters with defaults."""
+    return tuple(MODELS[name] for name in sorted(MODELS))
+
+
+def published_training(name: str) -> dict[str, Any]:
+    """How the model was published to be trained, as keys of a recipe's [training] table."""
+    return dict(_find(name).training)
+
+
+def _find(name: str) -> ModelInfo:
+    if name not in MODELS:
+        raise ValueError(f"unknown model {name!r}; {suggestion(name, MODELS, 'there are')}")
+    return MODELS[name]

@@ -1,0 +1,149 @@
+"""Image backbones: any transformers vision network, as one vector per image or as a grid."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from gradspace.models.pretrained import Pretrained, place_of
+
+PREPROCESSOR = "preprocessor_config.json"
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """How a network wants its pixels: (pixel / 255 - image_mean) / image_std, `size` a side."""
+
+    image_mean: tuple[float, ...]
+    image_std: tuple[float, ...]
+    size: int
+
+
+class Backbone(Pretrained):
+    """Pixels to features: [n, width], or [n, regions, width] as a `grid`.
+
+    ResNet, ViT, Swin, DINOv2 ..., or the vision tower of CLIP and SigLIP, from a folder or the hub.
+    A grid is the last feature map of a CNN, or the patches of a transformer without its class
+    token. One vector is what the network pools, or its class token.
+
+    Inputs: uint8 pixels, which are scaled and normalised here, or floating point ones, for which
+    that has been done.
+
+    Args:
+        freeze_batch_norm: keep BatchNorm statistics when fine-tuning too, as VSE-infinity does.
+        rate: of the learning rate of the rest of the model.
+        pretrained: False builds the structure only.
+    """
+
+    kind = "backbone"
+
+    def __init__(
+        self,
+        name: str | Path,
+        *,
+        grid: bool = False,
+        fine_tune: bool = False,
+        freeze_batch_norm: bool = False,
+        rate: float = 1.0,
+        pretrained: bool = True,
+    ) -> None:
+        super().__init__(name, "vision", rate=rate, pretrained=pretrained)
+        self.grid = grid
+        self.freeze_batch_norm = freeze_batch_norm
+        self.preprocessing = load_preprocessing(name)
+        config = self.network.config
+        self.width = int(getattr(config, "hidden_sizes", [getattr(config, "hidden_size", 0)])[-1])
+        accepted = inspect.signature(self.network.forward).parameters
+        any_size = "interpolate_pos_encoding"
+        self._options = {any_size: True} if any_size in accepted else {}
+        scaling = self.preprocessing or Preprocessing((0.0,), (1.0,), 0)
+        for key in ("image_mean", "image_std"):
+            value = torch.tensor(getattr(scaling, key)).view(-1, 1, 1)
+            self.register_buffer(key, value, persistent=False)
+        self.fine_tune(fine_tune)
+
+    image_mean: Tensor
+    image_std: Tensor
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        pixels = self._normalized(pixels)
+        with torch.set_grad_enabled(self.fine_tuned and torch.is_grad_enabled()):
+            output = self.network(pixel_values=pixels, **self._options)
+            if not self.grid and output.get("pooler_output") is not None:
+                pooled: Tensor = output.pooler_output.flatten(1)
+                return pooled
+            return self._patches(output.last_hidden_state, pixels)
+
+    def _normalized(self, pixels: Tensor) -> Tensor:
+        if pixels.dim() != 4 or pixels.shape[1] != 3:
+            raise ValueError(f"expected pixels [images, 3, h, w], got shape {list(pixels.shape)}")
+        if pixels.dtype != torch.uint8:
+            return pixels
+        if self.preprocessing is None:
+            raise ValueError(
+                f"the backbone has no {PREPROCESSOR}, so uint8 pixels cannot be normalised: "
+                "add the file, or give normalised floating point pixels"
+            )
+        return (pixels / 255 - self.image_mean) / self.image_std
+
+    def _patches(self, hidden: Tensor, pixels: Tensor) -> Tensor:
+        """The grid; or its mean, or the class token where there is one."""
+        if hidden.dim() == 4:
+            hidden, num_prefix = hidden.flatten(2).transpose(1, 2), 0
+        else:
+            num_prefix = max(0, hidden.shape[1] - self._num_patches(pixels))
+        if self.grid:
+            return hidden[:, num_prefix:]
+        return hidden[:, 0] if num_prefix else hidden.mean(1)
+
+    def _num_patches(self, pixels: Tensor) -> int:
+        """Of a transformer; whatever its tokens have beyond that are class or register tokens."""
+        height, width = _pair(self.network.config.patch_size)
+        return (pixels.shape[2] // height) * (pixels.shape[3] // width)
+
+    def example(self) -> tuple[Tensor, ...]:
+        height, width = _pair(getattr(self.network.config, "image_size", 64))
+        return (torch.zeros(1, 3, height, width),)
+
+    def train(self, mode: bool = True) -> Backbone:
+        super().train(mode)
+        if self.freeze_batch_norm:
+            for module in self.modules():
+                if isinstance(module, _BatchNorm):
+                    module.eval()
+        return self
+
+    def save_config(self, folder: Path) -> None:
+        super().save_config(folder)
+        if self.preprocessing is not None:
+            (folder / PREPROCESSOR).write_text(json.dumps(asdict(self.preprocessing)) + "\n")
+
+
+def load_preprocessing(name: str | Path) -> Preprocessing | None:
+    """What the folder or hub repository says about its pixels; None where it says nothing."""
+    from transformers.image_processing_base import ImageProcessingMixin
+
+    try:
+        given, _ = ImageProcessingMixin.get_image_processor_dict(place_of(name))
+    except OSError:
+        return None
+    mean, std = given.get("image_mean", (0.0,) * 3), given.get("image_std", (1.0,) * 3)
+    rescale = 255 * given.get("rescale_factor", 1 / 255)
+    size = given.get("crop_size") or given["size"]
+    return Preprocessing(
+        tuple(value / rescale for value in mean),
+        tuple(value / rescale for value in std),
+        int(size if isinstance(size, int) else size.get("height", size.get("shortest_edge"))),
+    )
+
+
+def _pair(size: Any) -> tuple[int, int]:
+    """Height and width, from what transformers configurations write for them."""
+    return (size, size) if isinstance(size, int) else (size[0], size[1])

@@ -1,0 +1,92 @@
+"""What comes into a model on either side: plain descriptions, which a recipe can hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor, nn
+
+from gradspace.models.backbones import Backbone
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageInput:
+    """Precomputed features of a `shape`, or pixels that go through a `backbone`.
+
+    >>> ImageInput(shape=(36, 2048))
+    ImageInput(shape=(36, 2048), backbone=None, fine_tune=False, pretrained=True)
+    """
+
+    shape: tuple[int, ...] | None = None
+    """Of one image's features: (width,) or (regions, width)."""
+    backbone: str | Path | None = None
+    """A transformers vision model: a folder or a name on the hub."""
+    fine_tune: bool = False
+    """Train the backbone too."""
+    pretrained: bool = True
+    """False: the backbone's structure only, when a checkpoint will bring the weights."""
+
+    def __post_init__(self) -> None:
+        if (self.shape is None) == (self.backbone is None):
+            raise ValueError("an image input has a shape (of features) or a backbone, one of them")
+        if self.shape is not None and (len(self.shape) not in (1, 2) or min(self.shape) < 1):
+            raise ValueError(f"features are (width,) or (regions, width), got shape {self.shape}")
+        if self.fine_tune and self.backbone is None:
+            raise ValueError("fine_tune needs a backbone: there are only precomputed features")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextInput:
+    """Words of a vocabulary, for a GRU, or the tokens of a transformers text `encoder`."""
+
+    vocabulary_size: int | None = None
+    encoder: str | Path | None = None
+    """A transformers text model: a folder or a name on the hub."""
+    fine_tune: bool = True
+    pretrained: bool = True
+    """False: the encoder's structure only, when a checkpoint will bring the weights."""
+
+    def __post_init__(self) -> None:
+        if (self.vocabulary_size is None) == (self.encoder is None):
+            raise ValueError("a text input has a vocabulary_size or an encoder, one of them")
+        if self.vocabulary_size is not None and self.vocabulary_size < 1:
+            raise ValueError(f"vocabulary_size must be at least 1, got {self.vocabulary_size}")
+
+
+class Features(nn.Module):
+    """Precomputed features, handed through when they have the expected shape."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.shape = shape
+        self.width = shape[-1]
+
+    def forward(self, features: Tensor) -> Tensor:
+        if features.dim() != len(self.shape) + 1 or features.shape[-1] != self.width:
+            raise ValueError(
+                f"expected features of shape {['images', *self.shape]}, got {list(features.shape)}"
+            )
+        return features
+
+
+def image_features(
+    given: ImageInput, owner: str, *, regions: bool, rate: float, freeze_batch_norm: bool
+) -> Features | Backbone:
+    """What turns images into features, [n, regions, width] where the owner needs regions."""
+    if given.shape is not None:
+        if regions and len(given.shape) == 1:
+            raise ValueError(
+                f"{owner} needs regions or a grid, features of shape (regions, width); "
+                f"these are one vector per image, of shape {given.shape}"
+            )
+        return Features(given.shape)
+    assert given.backbone is not None
+    return Backbone(
+        given.backbone,
+        grid=regions,
+        fine_tune=given.fine_tune,
+        freeze_batch_norm=freeze_batch_norm,
+        rate=rate,
+        pretrained=given.pretrained,
+    )

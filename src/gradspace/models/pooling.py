@@ -1,0 +1,79 @@
+"""Pooling of a set or sequence of features into one vector: mean, maximum, and GPO.
+
+Every pool takes features [n, k, d] and a mask [n, k], True where there is a feature.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+
+def length_mask(lengths: Tensor, size: int) -> Tensor:
+    """bool [n, size], True in the first `lengths[i]` places of row i."""
+    return torch.arange(size, device=lengths.device) < lengths[:, None]
+
+
+def masked_mean(features: Tensor, mask: Tensor) -> Tensor:
+    return features.masked_fill(~mask[..., None], 0).sum(1) / mask.sum(1, keepdim=True)
+
+
+def masked_max(features: Tensor, mask: Tensor) -> Tensor:
+    return features.masked_fill(~mask[..., None], -math.inf).amax(1)
+
+
+class GPO(nn.Module):
+    """Generalized pooling operator (Chen et al. 2021, section 4): learnt weights for sorted values.
+
+    Every dimension's values are sorted, largest first, and v = sum over k of weight_k * sorted_k.
+    The weights depend on the position k and the number of features only: a sinusoidal code of k,
+    a bi-directional GRU over the codes whose directions are averaged, one linear unit, and a
+    softmax with temperature 0.1.
+
+    Relations: equal weights are the mean, weight 1 on the first place the maximum.
+    """
+
+    def __init__(self, code_width: int = 32, width: int = 32, temperature: float = 0.1) -> None:
+        super().__init__()
+        self.code_width = code_width
+        self.temperature = temperature
+        self.gru = nn.GRU(code_width, width, batch_first=True, bidirectional=True)
+        self.score = nn.Linear(width, 1, bias=False)
+
+    def forward(self, features: Tensor, mask: Tensor) -> Tensor:
+        lengths = mask.sum(1)
+        with torch.autocast(features.device.type, enabled=False):
+            features = features.to(self.score.weight.dtype)
+            weights = self.weights(lengths, features.shape[1])
+            in_order = features.masked_fill(~mask[..., None], -math.inf).sort(1, descending=True)[0]
+            in_order = in_order.masked_fill(~length_mask(lengths, features.shape[1])[..., None], 0)
+            return (weights[:, None] @ in_order).squeeze(1)
+
+    def weights(self, lengths: Tensor, size: int) -> Tensor:
+        """[n, size]: the weight of every place, 0 beyond the length.
+
+        The GRU runs once per distinct length, not once per sample.
+        """
+        distinct, which = torch.unique(lengths, return_inverse=True)
+        codes = position_codes(size, self.code_width).to(self.score.weight)
+        packed = pack_padded_sequence(
+            codes.expand(len(distinct), -1, -1),
+            distinct.cpu(),
+            batch_first=True,
+            enforce_sorted=False,
+        )
+        states, _ = pad_packed_sequence(self.gru(packed)[0], batch_first=True, total_length=size)
+        scores = self.score(sum(states.chunk(2, dim=2)) / 2).squeeze(2)
+        scores = scores.masked_fill(~length_mask(distinct, size), -math.inf)
+        weights: Tensor = (scores / self.temperature).softmax(1)[which]
+        return weights
+
+
+def position_codes(size: int, width: int) -> Tensor:
+    """[size, width]: sin and cos of k / 10000^(2i / width) in turns (Vaswani et al. 2017)."""
+    frequencies = 10000 ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
+    angles = torch.arange(size)[:, None] * frequencies
+    return torch.stack([angles.sin(), angles.cos()], dim=2).flatten(1)

@@ -1,0 +1,169 @@
+"""transformers networks from a local folder or the hub: loading, freezing, fine-tuning."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+Side = Literal["vision", "text"]
+
+
+class Pretrained(nn.Module):
+    """A transformers network inside a model: frozen or fine-tuned, at its own learning rate.
+
+    Frozen: no gradient, and evaluation mode (no dropout, BatchNorm statistics kept) even while the
+    model around it trains. Fine-tuned: every parameter that its output depends on gets a gradient;
+    the others (an unused pooler, a mask token) stay frozen, as data-parallel training needs it.
+    """
+
+    kind: ClassVar[str]
+
+    def __init__(self, name: str | Path, side: Side, *, rate: float, pretrained: bool) -> None:
+        super().__init__()
+        self.network: Any = load_network(name, side, pretrained=pretrained).requires_grad_(False)
+        self.rate = rate
+        """Of the learning rate of the model around it."""
+        self.fine_tuned = False
+        self._used: frozenset[str] = frozenset()
+
+    def example(self) -> tuple[Tensor, ...]:
+        """The smallest input that `forward` takes."""
+        raise NotImplementedError
+
+    def fine_tune(self, enabled: bool) -> None:
+        """Train the network, or freeze it."""
+        self.fine_tuned = enabled
+        if enabled and not self._used:
+            self._used = self._find_used()
+        for name, parameter in self.network.named_parameters():
+            parameter.requires_grad_(enabled and name in self._used)
+        self.train(self.training)
+
+    def _find_used(self) -> frozenset[str]:
+        """The parameters that a gradient reaches, from one pass over the smallest input."""
+        names, parameters = zip(*self.network.requires_grad_(True).named_parameters(), strict=True)
+        self.network.eval()
+        with torch.enable_grad():
+            output = self(*self.example())
+        gradients = torch.autograd.grad(output.sum(), parameters, allow_unused=True)
+        return frozenset(name for name, g in zip(names, gradients, strict=True) if g is not None)
+
+    def train(self, mode: bool = True) -> Pretrained:
+        super().train(mode)
+        self.network.train(mode and self.fine_tuned)
+        return self
+
+    def save_config(self, folder: Path) -> None:
+        """Write what a later `pretrained=False` needs to build the same network."""
+        self.network.config.save_pretrained(folder)
+
+
+def load_network(name: str | Path, side: Side, *, pretrained: bool = True) -> Any:
+    """The network, or its vision or text tower where it has two, in float32.
+
+    Weights are read from safetensors files only: pickled ones can run code when they are loaded.
+    """
+    from transformers import AutoModel
+
+    config = load_config(name, side)
+    if not pretrained:
+        return _checked(AutoModel.from_config(config, dtype=torch.float32), name, side)
+    place = place_of(name)
+    _refuse_pickles(place)
+    with quietly(), one_sentence(name):
+        network, report = AutoModel.from_pretrained(
+            place,
+            config=config,
+            use_safetensors=True,
+            dtype=torch.float32,
+            output_loading_info=True,
+        )
+    network = _checked(network, name, side)
+    missing = sorted(set(report["missing_keys"]) & network.state_dict().keys())
+    if missing:
+        raise ValueError(
+            f"{name} lacks {len(missing)} weights of a {type(network).__name__}, "
+            f"such as {missing[0]}"
+        )
+    return network
+
+
+def load_config(name: str | Path, side: Side) -> Any:
+    """The network's transformers configuration, of one tower where it has two."""
+    from transformers import AutoConfig
+
+    place = place_of(name)
+    if Path(place).is_dir() and not (Path(place) / "config.json").is_file():
+        raise ValueError(f"{place} has no config.json: transformers did not save this folder")
+    with quietly(), one_sentence(name):
+        config = AutoConfig.from_pretrained(place)
+    return getattr(config, f"{side}_config", config)
+
+
+def _checked(network: Any, name: str | Path, side: Side) -> Any:
+    """A network for this kind of input, without the pooler that nothing here uses.
+
+    The tanh pooler of BERT and ViT is made for classification, and image classifiers are published
+    without its weights: their class token is used instead.
+    """
+    takes = getattr(network, "main_input_name", "nothing")
+    expected = {"vision": "pixel_values", "text": "input_ids"}[side]
+    if takes != expected:
+        raise ValueError(
+            f"{name} is a {type(network).__name__}, which takes {takes}: it is not a {side} model"
+        )
+    if hasattr(getattr(network, "pooler", None), "dense"):
+        network.pooler = None
+    return network
+
+
+def place_of(name: str | Path) -> str:
+    """A folder that exists, or something that may be a name on the hub."""
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return str(path)
+    if isinstance(name, Path) or name.startswith((".", "/", "~")) or name.count("/") > 1:
+        raise ValueError(f"there is no folder {path}")
+    return name
+
+
+def _refuse_pickles(place: str) -> None:
+    folder = Path(place)
+    if folder.is_dir() and not list(folder.glob("*.safetensors")):
+        pickles = [file.name for kind in ("bin", "pt", "pth") for file in folder.glob(f"*.{kind}")]
+        found = f"only pickled weights ({pickles[0]}), which can run code" if pickles else "none"
+        raise ValueError(
+            f"{place} should have weights in a .safetensors file and has {found}; "
+            "transformers' save_pretrained writes one"
+        )
+
+
+@contextmanager
+def one_sentence(name: str | Path) -> Iterator[None]:
+    """transformers' long errors, in short."""
+    try:
+        yield
+    except (OSError, ValueError, RuntimeError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise ValueError(f"cannot load {str(name)!r}, a folder or hub name: {reason}") from error
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """No progress bars and no reports of unused weights while a network loads."""
+    from transformers.utils import logging
+
+    bars, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()

@@ -1,0 +1,66 @@
+"""Registration: a model is a decorated `RetrievalModel`, found by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeVar
+
+from pydantic import Field
+
+from gradspace.models.contract import RetrievalModel
+from gradspace.objectives.parameters import parameters_of
+
+Count = Annotated[int, Field(strict=True, gt=0)]
+Share = Annotated[float, Field(strict=True, ge=0, lt=1)]
+Flag = Annotated[bool, Field(strict=True)]
+
+M = TypeVar("M", bound=type[RetrievalModel])
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """A registered model, as `gradspace.models.models()` lists it."""
+
+    name: str
+    build: type[RetrievalModel]
+    source: str
+    training: Mapping[str, Any]
+    """How it was published to be trained: keys of a recipe's [training] table."""
+
+    @property
+    def summary(self) -> str:
+        return (self.build.__doc__ or "").strip().partition("\n")[0]
+
+    @property
+    def known(self) -> dict[str, tuple[Any, Any]]:
+        """Name -> (type, default) of every parameter."""
+        return parameters_of(self.build.__init__)
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """Name -> default of every parameter."""
+        return {name: default for name, (_, default) in self.known.items()}
+
+
+MODELS: dict[str, ModelInfo] = {}
+
+
+def model(name: str, *, source: str, training: Mapping[str, Any]) -> Callable[[M], M]:
+    """Register a `RetrievalModel` class under `name`.
+
+    It is built as `build(image_input, text_input, **parameters)`: its parameters are the arguments
+    of `__init__` that have a default, and are checked against their types.
+    """
+
+    def register(build: M) -> M:
+        if name in MODELS:
+            raise ValueError(f"{name!r} is registered already, as {MODELS[name].build}")
+        info = ModelInfo(name, build, source, training)
+        if not info.summary:
+            raise ValueError(f"{name!r} needs a docstring: its first line is shown to users")
+        build.name = name
+        MODELS[name] = info
+        return build
+
+    return register

@@ -1,0 +1,115 @@
+"""Text encoders: a GRU over words, or a transformers text network. Both give [m, words, width]."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+
+from gradspace.models.inputs import TextInput
+from gradspace.models.pooling import length_mask, masked_mean
+from gradspace.models.pretrained import Pretrained
+
+
+class GRUEncoder(nn.Module):
+    """Word embeddings, uniform in (-0.1, 0.1) at first, and a GRU; directions are averaged.
+
+    Captions may come in any order of their lengths.
+    """
+
+    def __init__(
+        self,
+        vocabulary_size: int,
+        width: int,
+        *,
+        word_width: int = 300,
+        bidirectional: bool = False,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.vocabulary_size = vocabulary_size
+        self.embedding = nn.Embedding(vocabulary_size, word_width)
+        nn.init.uniform_(self.embedding.weight, -0.1, 0.1)
+        self.dropout = nn.Dropout(dropout)
+        self.gru = nn.GRU(word_width, width, batch_first=True, bidirectional=bidirectional)
+
+    def forward(self, tokens: Tensor, lengths: Tensor) -> Tensor:
+        """The state at every word, [m, words, width]; zeros after the last."""
+        states, _ = pad_packed_sequence(
+            self._run(tokens, lengths)[0], batch_first=True, total_length=tokens.shape[1]
+        )
+        return states.view(*states.shape[:2], -1, self.gru.hidden_size).mean(2)
+
+    def sentence(self, tokens: Tensor, lengths: Tensor) -> Tensor:
+        """The state after the last word, [m, width]."""
+        return self._run(tokens, lengths)[1].mean(0)
+
+    def _run(self, tokens: Tensor, lengths: Tensor) -> tuple[PackedSequence, Tensor]:
+        words = self.dropout(self.embedding(tokens))
+        packed = pack_padded_sequence(words, lengths.cpu(), batch_first=True, enforce_sorted=False)
+        states, last = self.gru(packed)
+        return states, last
+
+
+class TransformerEncoder(nn.Module):
+    """A transformers text network (BERT ...) and a linear layer to `width`."""
+
+    def __init__(self, given: TextInput, width: int, *, rate: float) -> None:
+        super().__init__()
+        assert given.encoder is not None
+        self.pretrained = TextNetwork(given.encoder, rate=rate, pretrained=given.pretrained)
+        self.pretrained.fine_tune(given.fine_tune)
+        self.vocabulary_size = int(self.pretrained.network.config.vocab_size)
+        self.linear = nn.Linear(int(self.pretrained.network.config.hidden_size), width)
+
+    def forward(self, tokens: Tensor, lengths: Tensor) -> Tensor:
+        """Every token in its context, [m, words, width]."""
+        words: Tensor = self.linear(self.pretrained(tokens, lengths))
+        return words
+
+    def sentence(self, tokens: Tensor, lengths: Tensor) -> Tensor:
+        """The mean over the tokens, [m, width]."""
+        mask = length_mask(lengths.to(tokens.device), tokens.shape[1])
+        return masked_mean(self(tokens, lengths), mask)
+
+
+class TextNetwork(Pretrained):
+    """The last hidden states of a transformers text network, or of CLIP's text tower."""
+
+    kind = "text_encoder"
+
+    def __init__(self, name: str | Path, *, rate: float = 1.0, pretrained: bool = True) -> None:
+        super().__init__(name, "text", rate=rate, pretrained=pretrained)
+
+    def forward(self, tokens: Tensor, lengths: Tensor) -> Tensor:
+        mask = length_mask(lengths.to(tokens.device), tokens.shape[1])
+        with torch.set_grad_enabled(self.fine_tuned and torch.is_grad_enabled()):
+            output = self.network(input_ids=tokens, attention_mask=mask.long())
+        hidden: Tensor = output.last_hidden_state
+        return hidden
+
+    def example(self) -> tuple[Tensor, ...]:
+        return torch.zeros(1, 2, dtype=torch.long), torch.tensor([2])
+
+
+def text_encoder(
+    given: TextInput,
+    width: int,
+    *,
+    word_width: int,
+    dropout: float,
+    rate: float,
+    bidirectional: bool = False,
+) -> GRUEncoder | TransformerEncoder:
+    """The encoder of a text input; word width, dropout and directions are those of a GRU."""
+    if given.vocabulary_size is None:
+        return TransformerEncoder(given, width, rate=rate)
+    return GRUEncoder(
+        given.vocabulary_size,
+        width,
+        word_width=word_width,
+        bidirectional=bidirectional,
+        dropout=dropout,
+    )

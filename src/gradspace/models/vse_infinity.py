@@ -1,0 +1,125 @@
+"""VSE-infinity: learnt pooling (GPO) of image regions or grid cells and of words."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from gradspace.models.contract import RetrievalModel, unit, xavier_linear
+from gradspace.models.inputs import ImageInput, TextInput, image_features
+from gradspace.models.pooling import GPO, length_mask
+from gradspace.models.registry import Count, Flag, Share, model
+from gradspace.models.text import text_encoder
+from gradspace.objectives.parameters import Positive
+
+DropRate = Annotated[float, Field(strict=True, ge=0, le=0.5)]
+
+
+@model(
+    "vse-infinity",
+    source="Chen et al. 2021",
+    training={
+        "epochs": 25,
+        "batch_size": 128,
+        "optimizer": "adamw",
+        "learning_rate": 5e-4,
+        "weight_decay": 1e-4,
+        "decay_epochs": [15],
+        "decay": 0.1,
+        "clip": 2.0,
+    },
+)
+class VSEInfinity(RetrievalModel):
+    """Generalized pooling of regions or grid cells, and of the words of a bi-GRU or BERT.
+
+    Regions: FC plus a two-layer MLP (BatchNorm inside, half the width), summed, GPO, unit length.
+    Grids from a backbone: FC and GPO. Words: a bi-directional GRU, directions averaged, or BERT
+    with a linear layer, then GPO. Published with BERT at 0.1 and the backbone at 0.01 of the
+    learning rate, BatchNorm statistics of the backbone kept.
+
+    Size augmentation: in training, regions and words (but the first and last token) are dropped at
+    random, a share `drop` of them on average; evaluation uses all. The published code drops every
+    region with probability 0.2, so that the full number of regions is never seen before the test;
+    here the rate is drawn for every sample between 0 and 2 * drop.
+    """
+
+    def __init__(
+        self,
+        image_input: ImageInput,
+        text_input: TextInput,
+        *,
+        width: Count = 1024,
+        word_width: Count = 300,
+        dropout: Share = 0.0,
+        drop: DropRate = 0.2,
+        backbone_rate: Positive = 0.01,
+        text_rate: Positive = 0.1,
+        freeze_batch_norm: Flag = True,
+    ) -> None:
+        super().__init__()
+        self.width = width
+        self.drop = drop
+        self.images = image_features(
+            image_input,
+            self.name,
+            regions=True,
+            rate=backbone_rate,
+            freeze_batch_norm=freeze_batch_norm,
+        )
+        self.project = xavier_linear(self.images.width, width)
+        self.refine = _mlp(self.images.width, width) if image_input.shape else None
+        self.pool_images = GPO()
+        self.texts = text_encoder(
+            text_input,
+            width,
+            word_width=word_width,
+            dropout=dropout,
+            rate=text_rate,
+            bidirectional=True,
+        )
+        self.pool_texts = GPO()
+
+    def embed_images(self, images: Tensor) -> Tensor:
+        features = self.images(images)
+        regions = self.project(features)
+        if self.refine is not None:
+            regions = regions + self.refine(features.flatten(0, 1)).view_as(regions)
+        mask = torch.ones(regions.shape[:2], dtype=torch.bool, device=regions.device)
+        if self.training:
+            mask = keep_some(mask, self.drop)
+        return unit(self.pool_images(regions, mask))
+
+    def embed_texts(self, tokens: Tensor, lengths: Tensor) -> Tensor:
+        lengths = lengths.to(tokens.device)
+        if self.training:
+            tokens, lengths = drop_words(tokens, lengths, self.drop)
+        words = self.texts(tokens, lengths)
+        return unit(self.pool_texts(words, length_mask(lengths, tokens.shape[1])))
+
+
+def _mlp(width_in: int, width: int) -> nn.Sequential:
+    hidden = max(1, width // 2)
+    return nn.Sequential(
+        nn.Linear(width_in, hidden), nn.BatchNorm1d(hidden), nn.ReLU(), nn.Linear(hidden, width)
+    )
+
+
+def keep_some(mask: Tensor, drop: float) -> Tensor:
+    """Drop places of a mask [n, k] at a rate drawn for each row from 0 to 2 * drop; never all."""
+    rates = 2 * drop * torch.rand(len(mask), 1, device=mask.device)
+    kept = mask & (torch.rand(mask.shape, device=mask.device) >= rates)
+    return kept | (mask & ~kept.any(1, keepdim=True))
+
+
+def drop_words(tokens: Tensor, lengths: Tensor, drop: float) -> tuple[Tensor, Tensor]:
+    """Drop words at random, moving the others together; the first and last token stay."""
+    places = torch.arange(tokens.shape[1], device=tokens.device)
+    ends = (places == 0) | (places == lengths[:, None] - 1)
+    kept = keep_some(length_mask(lengths, tokens.shape[1]), drop) | ends
+    order = kept.logical_not().int().argsort(dim=1, stable=True)
+    lengths = kept.sum(1)
+    tokens = tokens.gather(1, order).masked_fill(~length_mask(lengths, tokens.shape[1]), 0)
+    return tokens, lengths

@@ -1,0 +1,70 @@
+"""VSE++: one fully connected layer on a pooled image feature, a GRU over the words."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from gradspace.models.contract import RetrievalModel, unit, xavier_linear
+from gradspace.models.inputs import ImageInput, TextInput, image_features
+from gradspace.models.registry import Count, Flag, Share, model
+from gradspace.models.text import text_encoder
+from gradspace.objectives.parameters import Positive
+
+
+@model(
+    "vse++",
+    source="Faghri et al. 2018",
+    training={
+        "epochs": 30,
+        "batch_size": 128,
+        "optimizer": "adam",
+        "learning_rate": 2e-4,
+        "decay_epochs": [15],
+        "decay": 0.1,
+        "clip": 2.0,
+    },
+)
+class VSEPlusPlus(RetrievalModel):
+    """Pooled image features through one layer; the last state of a GRU over the words.
+
+    image = unit(FC(unit(pooled feature))), text = unit(GRU's state after the last word). Of an
+    image with several regions the mean is taken. The published training fine-tunes in a second
+    step, all parts at one learning rate, BatchNorm statistics included.
+
+    With a transformers text encoder (not published) the text is the mean over its tokens.
+    """
+
+    def __init__(
+        self,
+        image_input: ImageInput,
+        text_input: TextInput,
+        *,
+        width: Count = 1024,
+        word_width: Count = 300,
+        dropout: Share = 0.0,
+        backbone_rate: Positive = 1.0,
+        text_rate: Positive = 0.1,
+        freeze_batch_norm: Flag = False,
+    ) -> None:
+        super().__init__()
+        self.width = width
+        self.images = image_features(
+            image_input,
+            self.name,
+            regions=False,
+            rate=backbone_rate,
+            freeze_batch_norm=freeze_batch_norm,
+        )
+        self.project = xavier_linear(self.images.width, width)
+        self.texts = text_encoder(
+            text_input, width, word_width=word_width, dropout=dropout, rate=text_rate
+        )
+
+    def embed_images(self, images: Tensor) -> Tensor:
+        features = self.images(images)
+        if features.dim() == 3:
+            features = features.mean(1)
+        return unit(self.project(unit(features)))
+
+    def embed_texts(self, tokens: Tensor, lengths: Tensor) -> Tensor:
+        return unit(self.texts.sentence(tokens, lengths))

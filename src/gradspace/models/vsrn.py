@@ -1,0 +1,104 @@
+"""VSRN: graph convolutions relate the regions of an image, a GRU reads them one by one."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from gradspace.models.captioning import CaptionDecoder
+from gradspace.models.contract import RetrievalModel, unit, xavier_linear
+from gradspace.models.gcn import GCNBlock
+from gradspace.models.inputs import ImageInput, TextInput, image_features
+from gradspace.models.registry import Count, Flag, Share, model
+from gradspace.models.text import text_encoder
+from gradspace.objectives.parameters import Positive
+
+
+@model(
+    "vsrn",
+    source="Li et al. 2019",
+    training={
+        "epochs": 30,
+        "batch_size": 128,
+        "optimizer": "adam",
+        "learning_rate": 2e-4,
+        "decay_epochs": [15],
+        "decay": 0.1,
+        "clip": 2.0,
+    },
+)
+class VSRN(RetrievalModel):
+    """Regions related by four graph convolutions and read by a GRU; a GRU over the words."""
+
+    def __init__(
+        self,
+        image_input: ImageInput,
+        text_input: TextInput,
+        *,
+        width: Count = 2048,
+        num_blocks: Count = 4,
+        word_width: Count = 300,
+        dropout: Share = 0.0,
+        caption_decoder: Flag = False,
+        backbone_rate: Positive = 0.01,
+        text_rate: Positive = 0.1,
+        freeze_batch_norm: Flag = True,
+    ) -> None:
+        super().__init__()
+        self.width = width
+        self.images = image_features(
+            image_input,
+            self.name,
+            regions=True,
+            rate=backbone_rate,
+            freeze_batch_norm=freeze_batch_norm,
+        )
+        self.project = xavier_linear(self.images.width, width)
+        self.blocks = nn.Sequential(*(GCNBlock(width) for _ in range(num_blocks)))
+        self.reader = nn.GRU(width, width, batch_first=True)
+        self.texts = text_encoder(
+            text_input, width, word_width=word_width, dropout=dropout, rate=text_rate
+        )
+        self.decoder = (
+            CaptionDecoder(width, self.texts.vocabulary_size) if caption_decoder else None
+        )
+        self._caption_loss: Tensor | None = None
+
+    def embed_images(self, images: Tensor) -> Tensor:
+        return self._read(self._reason(images))
+
+    def embed_texts(self, tokens: Tensor, lengths: Tensor) -> Tensor:
+        return unit(self.texts.sentence(tokens, lengths))
+
+    def forward(
+        self, images: Tensor, tokens: Tensor, lengths: Tensor, image_of_text: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        regions = self._reason(images)
+        if self.decoder is not None and self.training:
+            described = _of_texts(regions, len(tokens), image_of_text)
+            self._caption_loss = self.decoder(described, tokens, lengths)
+        return self._read(regions), self.embed_texts(tokens, lengths)
+
+    def extra_loss(self) -> Tensor | None:
+        loss, self._caption_loss = self._caption_loss, None
+        return loss
+
+    def _reason(self, images: Tensor) -> Tensor:
+        """Regions that know of each other, [n, regions, width]."""
+        related: Tensor = self.blocks(unit(self.project(self.images(images))))
+        return unit(related)
+
+    def _read(self, regions: Tensor) -> Tensor:
+        _, last = self.reader(regions)
+        return unit(last[0])
+
+
+def _of_texts(regions: Tensor, num_texts: int, image_of_text: Tensor | None) -> Tensor:
+    """The regions of the image that each text describes."""
+    if image_of_text is not None:
+        return regions[image_of_text]
+    if len(regions) != num_texts:
+        raise ValueError(
+            f"{num_texts} texts for {len(regions)} images: "
+            "the caption decoder needs image_of_text to know which image a text describes"
+        )
+    return regions

@@ -1,0 +1,207 @@
+"""Recipes: what a run trains, on what and how, as TOML checked key by key.
+
+    [data]
+    source = "scenes"
+    [model]
+    name = "vse++"
+    [objective]
+    name = "circle/sigmoid-ms"
+    [training]
+    epochs = 10
+
+Whatever is left out has the published value for the model. `[model]` and `[objective]` also take
+the parameters of the model and the objective they name, `[data]` the options of the dataset.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pydantic
+import tomli_w
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
+
+from gradspace.models import published_training
+from gradspace.objectives import Objective, objective
+from gradspace.objectives.parameters import suggestion
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class Table(BaseModel):
+    """A table of a recipe: unknown keys are errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class OpenTable(BaseModel):
+    """A table whose further keys are parameters of what it names."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        return dict(self.model_extra or {})
+
+
+class DataRecipe(OpenTable):
+    """Where the pairs come from; further keys are options of the dataset's reader."""
+
+    source: str = "scenes"
+    images: Path | None = None
+    """Image folder or zip, where it is not beside the captions."""
+    features: Path | None = None
+    """Precomputed features to train on instead of the images."""
+    skip_broken: bool = False
+
+
+class ModelRecipe(OpenTable):
+    name: str = "vse++"
+    backbone: str | None = None
+    """A transformers vision model, folder or hub name; without it the model reads features."""
+    text_encoder: str | None = None
+    """A transformers text model; without it a GRU over the words of the training captions."""
+
+
+class ObjectiveRecipe(OpenTable):
+    name: str = "triplet-hard"
+    positives: Literal["ids", "position"] = "ids"
+    warm_up: str | None = None
+    """Another objective for the first epoch, such as "triplet" for VSE-infinity."""
+
+
+class TrainingRecipe(Table):
+    epochs: PositiveInt = 30
+    batch_size: PositiveInt = 128
+    captions_per_image: PositiveInt | Literal["all"] = 1
+    """Captions that a batch takes of each image, "all" for SmoothAP; batches then count images."""
+    optimizer: Literal["adam", "adamw"] = "adam"
+    learning_rate: Positive = 2e-4
+    weight_decay: NonNegative = 0.0
+    warm_up_steps: Annotated[int, Field(ge=0)] = 0
+    """Steps over which the learning rate rises from zero."""
+    decay_epochs: tuple[PositiveInt, ...] = (15,)
+    """Epochs after which the learning rate is multiplied by `decay`."""
+    decay: Positive = 0.1
+    clip: Positive | None = 2.0
+    """Longest gradient."""
+    precision: Literal["float32", "bfloat16", "float16"] = "float32"
+    accumulate: PositiveInt = 1
+    """Batches whose gradients are summed before a step."""
+    ema: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Decay of an exponential moving average of the weights, which is then evaluated."""
+    num_workers: Annotated[int, Field(ge=0)] = 0
+    track_every: PositiveInt = 100
+    """Steps between two measurements of COCOS and gradient statistics."""
+    save_every: PositiveInt = 200
+    """Steps between two checkpoints, besides those at the end of every epoch."""
+
+
+class FinetuneRecipe(Table):
+    """A second step of training, with the backbone."""
+
+    epochs: PositiveInt = 15
+    learning_rate: Positive = 2e-5
+    decay_epochs: tuple[PositiveInt, ...] = ()
+    """Counted from the start of this step."""
+
+
+class Recipe(Table):
+    """Everything that defines a run, but for the machine."""
+
+    seed: Annotated[int, Field(ge=0)] = 0
+    data: DataRecipe = DataRecipe()
+    model: ModelRecipe = ModelRecipe()
+    objective: ObjectiveRecipe = ObjectiveRecipe()
+    training: TrainingRecipe = TrainingRecipe()
+    finetune: FinetuneRecipe | None = None
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Recipe:
+        build_objective(self)
+        if self.finetune and not self.model.backbone:
+            raise ValueError("finetune needs model.backbone: there is no backbone to fine-tune")
+        if self.model.backbone and self.data.features:
+            raise ValueError("give data.features or model.backbone, not both: features are final")
+        return self
+
+
+def build_objective(recipe: Recipe, *, warm_up: bool = False) -> Objective:
+    """The objective of the recipe, or the one of its first epoch."""
+    if warm_up and recipe.objective.warm_up:
+        return objective(recipe.objective.warm_up)
+    return objective(recipe.objective.name, **recipe.objective.parameters)
+
+
+def load_recipe(path: Path | None = None, overrides: Sequence[str] = ()) -> Recipe:
+    """Read a recipe, apply `table.key=value` overrides, fill in published values, check."""
+    raw = read_toml(path) if path else {}
+    for override in overrides:
+        _override(raw, override)
+    return make_recipe(raw, str(path) if path else "recipe")
+
+
+def make_recipe(raw: Mapping[str, Any], name: str = "recipe") -> Recipe:
+    """A checked recipe from nested dictionaries."""
+    model = raw.get("model", {})
+    published = published_training(model.get("name", "vse++")) if isinstance(model, Mapping) else {}
+    training = raw.get("training", {})
+    if isinstance(training, Mapping):
+        raw = {**raw, "training": {**published, **training}}
+    try:
+        return Recipe.model_validate(raw)
+    except pydantic.ValidationError as error:
+        problems = "; ".join(_explain(problem) for problem in error.errors())
+        raise ValueError(f"{name}: {problems}") from None
+
+
+def recipe_toml(recipe: Recipe) -> str:
+    """The recipe as TOML, everything resolved."""
+    return tomli_w.dumps(recipe.model_dump(mode="json", exclude_none=True))
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ValueError(f"there is no recipe {path}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is not a TOML file: {error}") from None
+
+
+def _override(raw: dict[str, Any], override: str) -> None:
+    """Apply `training.epochs=5`; the value is read as TOML where it can be, else as text."""
+    keys, equals, text = override.partition("=")
+    if not equals:
+        raise ValueError(f"--set takes table.key=value, got {override!r}")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text
+    *tables, key = keys.strip().split(".")
+    for table in tables:
+        raw = raw.setdefault(table, {})
+        if not isinstance(raw, dict):
+            raise ValueError(f"--set {override}: {table} is not a table")
+    raw[key] = value
+
+
+def _explain(problem: Mapping[str, Any]) -> str:
+    """One problem that pydantic found, in words."""
+    *tables, key = (str(part) for part in problem["loc"]) if problem["loc"] else ("",)
+    where = ".".join([*tables, key])
+    if problem["type"] == "extra_forbidden":
+        known = _table(tables).model_fields
+        return f"unknown key {where}; {suggestion(key, known, 'there are')}"
+    message = problem["msg"].removeprefix("Value error, ").removeprefix("Input ")
+    return f"{where} {message}, got {problem['input']!r}" if where else message
+
+
+def _table(path: Sequence[str]) -> type[BaseModel]:
+    """The table that a key is in; only these refuse unknown keys."""
+    closed: dict[str, type[BaseModel]] = {"finetune": FinetuneRecipe, "training": TrainingRecipe}
+    return closed.get(path[0], Recipe) if path else Recipe

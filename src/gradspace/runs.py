@@ -1,0 +1,136 @@
+"""A run is a folder: it can be resumed, read, copied and deleted.
+
+recipe.toml         everything resolved: `gradspace train RUN/recipe.toml` repeats the run
+environment.json    versions, commit, machine
+metrics.jsonl       one line per measurement and evaluation
+vocabulary.json     or tokenizer/: how captions become tokens
+last.safetensors    weights, optimiser, random states: where `--resume` goes on
+best.safetensors    the weights with the highest rsum on dev
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gradspace.files import write_atomically
+from gradspace.recipes import Recipe, make_recipe, read_toml, recipe_toml
+
+
+@dataclass(frozen=True)
+class Run:
+    """The folder of a run and what lies where in it."""
+
+    folder: Path
+
+    @property
+    def recipe_file(self) -> Path:
+        return self.folder / "recipe.toml"
+
+    @property
+    def metrics_file(self) -> Path:
+        return self.folder / "metrics.jsonl"
+
+    @property
+    def last(self) -> Path:
+        return self.folder / "last.safetensors"
+
+    @property
+    def best(self) -> Path:
+        return self.folder / "best.safetensors"
+
+    def recipe(self) -> Recipe:
+        return make_recipe(read_toml(self.recipe_file), str(self.recipe_file))
+
+    def metrics(self) -> Iterator[dict[str, Any]]:
+        """Every line of metrics.jsonl."""
+        with self.metrics_file.open(encoding="utf-8") as file:
+            for line in file:
+                yield json.loads(line)
+
+    def log(self, **values: Any) -> None:
+        """Append one line to metrics.jsonl."""
+        with self.metrics_file.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(values) + "\n")
+
+    def forget_after(self, step: int, epochs_done: int) -> None:
+        """Drop what was measured after the checkpoint that training goes on from."""
+        if self.metrics_file.exists():
+            lines = _complete_lines(self.metrics_file)
+            kept = [
+                line
+                for line in lines
+                if line["step"] <= step and (line["kind"] != "epoch" or line["epoch"] < epochs_done)
+            ]
+            with write_atomically(self.metrics_file) as file:
+                file.writelines(json.dumps(line) + "\n" for line in kept)
+
+
+def create_run(folder: Path, recipe: Recipe) -> Run:
+    """A new folder with the recipe and the environment; an existing run is not overwritten."""
+    run = Run(folder)
+    if run.recipe_file.exists():
+        raise ValueError(
+            f"{folder} holds a run already: go on with --resume {folder}, or choose another --out"
+        )
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder} is a file: choose another --out")
+    with write_atomically(folder / "environment.json") as file:
+        json.dump(environment(), file, indent=2)
+    with write_atomically(run.recipe_file) as file:
+        file.write(recipe_toml(recipe))
+    return run
+
+
+def open_run(folder: Path) -> Run:
+    run = Run(folder)
+    if not run.recipe_file.is_file():
+        raise ValueError(f"{folder} is not a run: it has no recipe.toml")
+    return run
+
+
+def environment() -> dict[str, Any]:
+    """What a run ran on."""
+    packages = ("gradspace", "torch", "transformers", "numpy", "pillow")
+    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    return {
+        "versions": {"python": platform.python_version(), **{p: version(p) for p in packages}},
+        "commit": _commit(),
+        "platform": platform.platform(),
+        "threads": torch.get_num_threads(),
+        "gpus": gpus,
+        "command": sys.argv,
+    }
+
+
+def _commit() -> str | None:
+    """The commit of the gradspace checkout, where it runs from one."""
+    here = Path(__file__).parent
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(here), "rev-parse", "HEAD"],
+            capture_output=True,
+            text=True,
+            timeout=10,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None
+
+
+def _complete_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """All lines but a last one that a killed process did not finish."""
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            yield json.loads(line)
+        except json.JSONDecodeError:
+            return

@@ -1,0 +1,168 @@
+"""A model with everything that turns files into its inputs: what a run trains and a user loads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gradspace.checkpoint import load_checkpoint, without_prefix
+from gradspace.data.batches import Encode
+from gradspace.data.dataset import Dataset, Split
+from gradspace.data.pixels import CentreCrop, RandomCrop
+from gradspace.data.vocabulary import Vocabulary
+from gradspace.models import ImageInput, RetrievalModel, TextInput, build_model
+from gradspace.models.backbones import Backbone
+from gradspace.models.text import TextNetwork
+from gradspace.models.tokenizer import Tokenizer
+from gradspace.recipes import Recipe
+from gradspace.runs import Run, open_run
+
+
+@dataclass(frozen=True)
+class System:
+    """A model, how captions become its tokens, and how pictures become its pixels."""
+
+    model: RetrievalModel
+    encode: Encode
+    device: torch.device
+    feature_shape: tuple[int, ...] | None = None
+    """Of one image's features; None where the model reads pixels."""
+    training_crop: RandomCrop | None = None
+    crop: CentreCrop | None = None
+
+    def autocast(self, precision: str) -> AbstractContextManager[Any]:
+        if precision == "float32":
+            return nullcontext()
+        return torch.autocast(self.device.type, dtype=getattr(torch, precision))
+
+
+def prepare_system(run: Run, recipe: Recipe, dataset: Dataset, device: torch.device) -> System:
+    """A new system, or the one that the checkpoint of a stopped run will be loaded into."""
+    if not run.last.exists():
+        return new_system(recipe, dataset, run, device)
+    _, record = load_checkpoint(run.last)
+    return empty_system(run, record["feature_shape"], device)
+
+
+def new_system(recipe: Recipe, dataset: Dataset, run: Run, device: torch.device) -> System:
+    """Build what the recipe describes, and write into the run what is needed to load it again."""
+    train = _training_split(dataset)
+    torch.manual_seed(recipe.seed)
+    encode, text_input = _new_text_side(recipe, train, run)
+    system = _assemble(recipe, _image_input(recipe, train), text_input, encode, device)
+    for part in system.model.modules():
+        if isinstance(part, Backbone | TextNetwork):
+            part.save_config(run.folder / _folder_of(part))
+    return system
+
+
+def load_system(folder: Path, device: torch.device | None = None) -> System:
+    """The best weights of a run, ready to embed."""
+    run = open_run(folder)
+    if not run.best.exists():
+        raise ValueError(f"{folder} has no best.safetensors yet: train it for at least one epoch")
+    tensors, record = load_checkpoint(run.best)
+    system = empty_system(run, record["feature_shape"], device or default_device())
+    system.model.load_state_dict(without_prefix("model", tensors))
+    system.model.eval()
+    return system
+
+
+def empty_system(run: Run, feature_shape: Sequence[int] | None, device: torch.device) -> System:
+    """The system of a run, with weights still to be loaded."""
+    recipe = run.recipe()
+    if feature_shape is None:
+        image_input = ImageInput(backbone=run.folder / "backbone", pretrained=False)
+    else:
+        image_input = ImageInput(shape=tuple(feature_shape))
+    encode: Encode
+    if recipe.model.text_encoder:
+        encode = Tokenizer(run.folder / "tokenizer").encode
+        text_input = TextInput(encoder=run.folder / "text-encoder", pretrained=False)
+    else:
+        vocabulary = Vocabulary.load(run.folder / "vocabulary.json")
+        encode, text_input = vocabulary.encode_batch, TextInput(vocabulary_size=len(vocabulary))
+    return _assemble(recipe, image_input, text_input, encode, device)
+
+
+def default_device() -> torch.device:
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def _training_split(dataset: Dataset) -> Split:
+    if "train" not in dataset.splits:
+        found = ", ".join(dataset.splits)
+        raise ValueError(f"{dataset.name} has no split train to learn from, only {found}")
+    return dataset.splits["train"]
+
+
+def _image_input(recipe: Recipe, train: Split) -> ImageInput:
+    if recipe.model.backbone:
+        if train.images is None:
+            raise ValueError("model.backbone needs images, and the dataset has only features")
+        return ImageInput(backbone=recipe.model.backbone)
+    if train.features is None:
+        raise ValueError(
+            "the dataset has images and no features: set model.backbone to train from the images, "
+            "or write features with `gradspace data features` and give them as data.features"
+        )
+    return ImageInput(shape=train.features.shape)
+
+
+def _new_text_side(recipe: Recipe, train: Split, run: Run) -> tuple[Encode, TextInput]:
+    if recipe.model.text_encoder:
+        tokenizer = Tokenizer(recipe.model.text_encoder)
+        tokenizer.save(run.folder / "tokenizer")
+        return tokenizer.encode, TextInput(encoder=recipe.model.text_encoder)
+    vocabulary = Vocabulary.build(train.captions)
+    vocabulary.save(run.folder / "vocabulary.json")
+    return vocabulary.encode_batch, TextInput(vocabulary_size=len(vocabulary))
+
+
+def _folder_of(part: Backbone | TextNetwork) -> str:
+    return "backbone" if isinstance(part, Backbone) else "text-encoder"
+
+
+def _assemble(
+    recipe: Recipe,
+    image_input: ImageInput,
+    text_input: TextInput,
+    encode: Encode,
+    device: torch.device,
+) -> System:
+    model = build_model(
+        recipe.model.name, image_input=image_input, text_input=text_input, **recipe.model.parameters
+    ).to(device)
+    backbones = [part for part in model.modules() if isinstance(part, Backbone)]
+    if not backbones:
+        return System(model, encode, device, feature_shape=image_input.shape)
+    crop = evaluation_crop(backbones[0])
+    return System(
+        model,
+        encode,
+        device,
+        training_crop=RandomCrop(size=crop.size, mean=crop.mean, std=crop.std),
+        crop=crop,
+    )
+
+
+def evaluation_crop(backbone: Backbone) -> CentreCrop:
+    """How pictures become the pixels that a backbone wants; the short side is 8/7 of the crop."""
+    wanted = backbone.preprocessing
+    if wanted is None:
+        raise ValueError(
+            "the backbone has no preprocessor_config.json: it says how large and how normalised "
+            "it wants its pixels"
+        )
+    mean, std = _triple(wanted.image_mean), _triple(wanted.image_std)
+    return CentreCrop(size=wanted.size, resize=wanted.size * 8 // 7, mean=mean, std=std)
+
+
+def _triple(values: tuple[float, ...]) -> tuple[float, float, float]:
+    red, green, blue = values if len(values) == 3 else values[:1] * 3
+    return red, green, blue

@@ -1,0 +1,5 @@
+"""Training: the loop, its schedule, and the checks that stop a run that has gone wrong."""
+
+from gradspace.training.loop import train
+
+__all__ = ["train"]

@@ -1,0 +1,87 @@
+"""What a person sees while a run trains: a bar per epoch, the loss, R@1, speed and time left."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+)
+
+from gradspace.metrics import RetrievalReport
+
+
+class Monitor:
+    """Shows a run on a console; quiet without one."""
+
+    def __init__(self, console: Console | None, num_epochs: int) -> None:
+        self.console = console
+        self.num_epochs = num_epochs
+        self.recall = ""
+        self._bar = Progress(
+            TextColumn("epoch {task.fields[epoch]}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[values]}"),
+            TimeElapsedColumn(),
+            TextColumn("left {task.fields[left]}"),
+            console=console,
+            transient=True,
+            disable=console is None or not console.is_terminal,
+        )
+        self._task = self._bar.add_task("", total=None, epoch="", values="", left="")
+        self._started = time.monotonic()
+        self._batches_done = 0
+        self._batches_left = 0
+        self._pairs = 0
+
+    def __enter__(self) -> Monitor:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._bar.stop()
+
+    def start_epoch(self, epoch: int, num_batches: int, first_batch: int) -> None:
+        epochs_after = self.num_epochs - epoch - 1
+        self._batches_left = num_batches - first_batch + epochs_after * num_batches
+        self._bar.update(
+            self._task,
+            total=num_batches,
+            completed=first_batch,
+            epoch=f"{epoch + 1}/{self.num_epochs}",
+        )
+
+    def batch_done(self, num_pairs: int, loss: float) -> None:
+        self._batches_done += 1
+        self._batches_left -= 1
+        self._pairs += num_pairs
+        seconds = time.monotonic() - self._started
+        left = seconds / self._batches_done * self._batches_left
+        self._bar.update(
+            self._task,
+            advance=1,
+            values=f"loss {loss:.3f}{self.recall}  {self._pairs / seconds:,.0f} pairs/s",
+            left=f"{int(left // 60)}:{int(left % 60):02d}",
+        )
+
+    def epoch_done(self, epoch: int, loss: float, report: RetrievalReport | None) -> None:
+        if self.console is None:
+            return
+        line = f"epoch {epoch + 1:>3}/{self.num_epochs}  loss {loss:9.3f}"
+        if report is not None:
+            i2t, t2i = report.image_to_text.recall, report.text_to_image.recall
+            self.recall = f"  R@1 {i2t[1]:.1f} | {t2i[1]:.1f}"
+            line += f"  dev R@1 {i2t[1]:5.1f} | {t2i[1]:5.1f}  rsum {report.rsum:6.1f}"
+        self.console.print(line, highlight=False)

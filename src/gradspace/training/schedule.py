@@ -1,0 +1,50 @@
+"""When what is trained at which rate: a pure function of the recipe, the epoch and the step.
+
+Nothing of it is state, so that a resumed run has the learning rate of an uninterrupted one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gradspace.recipes import Recipe
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A run of epochs: first with the backbone frozen, then (`[finetune]`) with it."""
+
+    first_epoch: int
+    epochs: int
+    learning_rate: float
+    decay_epochs: tuple[int, ...]
+    train_backbone: bool
+
+    @property
+    def end(self) -> int:
+        return self.first_epoch + self.epochs
+
+
+def stages(recipe: Recipe) -> tuple[Stage, ...]:
+    training, finetune = recipe.training, recipe.finetune
+    first = Stage(0, training.epochs, training.learning_rate, training.decay_epochs, False)
+    if finetune is None:
+        return (first,)
+    second = Stage(
+        training.epochs, finetune.epochs, finetune.learning_rate, finetune.decay_epochs, True
+    )
+    return first, second
+
+
+def stage_of(recipe: Recipe, epoch: int) -> Stage:
+    """The stage that an epoch (counted from 0) belongs to."""
+    return next(stage for stage in stages(recipe) if epoch < stage.end)
+
+
+def learning_rate(recipe: Recipe, epoch: int, step: int) -> float:
+    """Of step `step` (counted from 0 over the whole run) in epoch `epoch`."""
+    stage = stage_of(recipe, epoch)
+    training = recipe.training
+    decays = sum(epoch - stage.first_epoch >= after for after in stage.decay_epochs)
+    rising = min((step + 1) / training.warm_up_steps, 1) if training.warm_up_steps else 1
+    return stage.learning_rate * training.decay**decays * rising

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from data.examples import picture
+from PIL import Image
+
+from gradspace.data.pixels import CentreCrop, RandomCrop, normalised
+
+
+def test_values_are_normalised_by_channel() -> None:
+    image = Image.new("RGB", (2, 3), (0, 255, 51))
+    tensor = normalised(image, (0.5, 0.25, 0.0), (0.5, 0.25, 2.0))
+    assert tensor.shape == (3, 3, 2)
+    assert tensor.dtype == torch.float32
+    assert tensor[:, 1, 1].tolist() == pytest.approx([-1.0, 3.0, 0.1])
+    assert tensor.is_contiguous()
+
+
+@pytest.mark.parametrize("size", [(300, 200), (200, 300), (301, 301), (30, 999)])
+def test_the_middle_is_cut_after_the_short_side_is_resized(size: tuple[int, int]) -> None:
+    image = picture(0, size)
+    found = CentreCrop(size=64, resize=80)(image)
+    width, height = size
+    resized = image.resize(
+        (80, 80 * height // width) if width < height else (80 * width // height, 80),
+        Image.Resampling.BILINEAR,
+    )
+    left, top = round((resized.width - 64) / 2), round((resized.height - 64) / 2)
+    pixels = np.asarray(resized)[top : top + 64, left : left + 64].transpose(2, 0, 1) / 255
+    mean, std = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
+    expected = (pixels - mean[:, None, None]) / std[:, None, None]
+    assert np.allclose(found.numpy(), expected, atol=1e-5)
+
+
+def test_a_crop_cannot_be_larger_than_the_picture() -> None:
+    with pytest.raises(ValueError, match="resize is 200; use the size, 224, or more"):
+        CentreCrop(resize=200)
+
+
+def test_random_crops_depend_on_the_generator_alone() -> None:
+    crop, image = RandomCrop(size=32), picture(3, (120, 90))
+    first, again, other = (crop(image, np.random.default_rng(seed)) for seed in (1, 1, 2))
+    assert first.shape == (3, 32, 32)
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+@pytest.mark.parametrize("size", [(120, 90), (90, 120), (10, 400), (400, 10), (1, 1)])
+def test_parts_have_the_area_and_ratio_asked_for(size: tuple[int, int]) -> None:
+    width, height = size
+    rng = np.random.default_rng(0)
+    crop = RandomCrop(size=8)
+    areas = []
+    for _ in range(300):
+        left, top, w, h = crop._part(width, height, rng)
+        assert 0 <= left <= width - w
+        assert 0 <= top <= height - h
+        assert w > 0
+        assert h > 0
+        areas.append(w * h / (width * height))
+        if min(size) > 50:
+            assert 0.7 < w / h < 1.4
+    if min(size) > 50:
+        assert min(areas) < 0.15
+        assert max(areas) > 0.85
+        assert 0.4 < np.mean(areas) < 0.6
+    assert crop(picture(0, size), rng).shape == (3, 8, 8)
+
+
+def test_half_of_the_crops_are_flipped() -> None:
+    ramp = Image.fromarray(np.tile(np.arange(0, 250, 5, dtype=np.uint8)[None, :, None], (50, 1, 3)))
+    crops = [RandomCrop(size=16)(ramp, np.random.default_rng(seed)) for seed in range(200)]
+    flipped = sum(bool(crop[0, 0, 0] > crop[0, 0, -1]) for crop in crops)
+    assert 70 < flipped < 130

@@ -1,0 +1,162 @@
+"""What every registered model owes its users; new ones are tested here unasked."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from models import tiny
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+import gradspace as gs
+from gradspace.models import ImageInput, RetrievalModel, TextInput, build_model, models
+
+VOCABULARY = 11
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    root = tmp_path_factory.mktemp("networks")
+    return tiny.resnet(root / "image"), tiny.bert(root / "text")
+
+
+@pytest.fixture(params=[info.name for info in models()])
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(params=["features", "networks"])
+def inputs(request: pytest.FixtureRequest, folders: tuple[Path, Path]) -> dict[str, Any]:
+    """Region features and a GRU, or pixels and BERT, both fine-tuned."""
+    if request.param == "features":
+        image_input = ImageInput(shape=(5, 12))
+        return {"image_input": image_input, "text_input": TextInput(vocabulary_size=VOCABULARY)}
+    image_input = ImageInput(backbone=folders[0], fine_tune=True)
+    return {"image_input": image_input, "text_input": TextInput(encoder=folders[1])}
+
+
+@pytest.fixture
+def model(name: str, inputs: dict[str, Any]) -> RetrievalModel:
+    torch.manual_seed(0)
+    info = next(info for info in models() if info.name == name)
+    small: dict[str, Any] = {"width": 8} if "width" in info.parameters else {}
+    return build_model(name, **inputs, **small)
+
+
+@pytest.fixture
+def batch(inputs: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    pixels = inputs["image_input"].backbone is not None
+    images = tiny.pictures(6) if pixels else torch.randn(6, 5, 12, generator=generator)
+    return images, *tiny.captions(6, VOCABULARY)
+
+
+def test_says_what_it_is_and_where_it_is_from(name: str) -> None:
+    info = next(info for info in models() if info.name == name)
+    assert info.summary
+    assert any(character.isdigit() for character in info.source), "a year"
+    assert {"epochs", "learning_rate", "batch_size"} <= info.training.keys()
+
+
+def test_embeddings_are_unit_vectors_of_one_width(
+    model: RetrievalModel, batch: tuple[Tensor, ...]
+) -> None:
+    for embeddings in (*model(*batch), *model.eval()(*batch)):
+        assert embeddings.shape == (6, model.width)
+        torch.testing.assert_close(embeddings.norm(dim=1), torch.ones(6))
+
+
+def test_an_embedding_does_not_depend_on_its_batch(
+    model: RetrievalModel, batch: tuple[Tensor, Tensor, Tensor]
+) -> None:
+    """Nor on the padding, nor on the order of the captions."""
+    model.eval().double()
+    images, tokens, lengths = batch
+    images = images if images.dtype == torch.uint8 else images.double()
+    together = model(images, torch.nn.functional.pad(tokens, (0, 3)), lengths)
+    for i, length in enumerate(lengths):
+        alone = model(images[i : i + 1], tokens[i : i + 1, :length], lengths[i : i + 1])
+        for embedding, others in zip(alone, together, strict=True):
+            assert embedding.dtype == torch.float64
+            torch.testing.assert_close(embedding[0], others[i])
+
+
+def test_evaluation_is_deterministic(model: RetrievalModel, batch: tuple[Tensor, ...]) -> None:
+    model.eval()
+    for first, second in zip(model(*batch), model(*batch), strict=True):
+        assert torch.equal(first, second)
+
+
+@pytest.mark.parametrize("half", [False, True])
+def test_every_trainable_parameter_gets_a_finite_gradient(
+    model: RetrievalModel, batch: tuple[Tensor, ...], half: bool
+) -> None:
+    with torch.autocast("cpu", torch.bfloat16, enabled=half):
+        images, texts = model(*batch)
+    assert images.dtype == texts.dtype == torch.float32
+    gs.RetrievalLoss("nt-xent")(images, texts).backward()
+    for name, parameter in model.named_parameters():
+        assert (parameter.grad is not None) == parameter.requires_grad, name
+        if parameter.grad is not None:
+            assert parameter.grad.isfinite().all(), name
+    if half:
+        full = model.eval()(*batch)
+        with torch.autocast("cpu", torch.bfloat16):
+            torch.testing.assert_close(model(*batch), full, rtol=0.1, atol=0.1)
+
+
+def test_parameter_groups_hold_every_trainable_parameter_once(model: RetrievalModel) -> None:
+    groups = model.parameter_groups(1e-3)
+    assert all(group["params"] for group in groups)
+    held = [parameter for group in groups for parameter in group["params"]]
+    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    assert len(held) == len(trainable)
+    assert set(held) == set(trainable)
+    torch.optim.AdamW(groups, lr=1e-3)
+
+
+def test_state_survives_safetensors_and_a_rebuild_from_saved_configs(
+    model: RetrievalModel,
+    name: str,
+    inputs: dict[str, Any],
+    batch: tuple[Tensor, ...],
+    tmp_path: Path,
+) -> None:
+    model(*batch)
+    model.save_configs(tmp_path)
+    save_file(model.state_dict(), tmp_path / "model.safetensors")
+    if inputs["image_input"].backbone:
+        inputs = {
+            "image_input": ImageInput(backbone=tmp_path / "backbone", pretrained=False),
+            "text_input": TextInput(encoder=tmp_path / "text_encoder", pretrained=False),
+        }
+    again = build_model(name, **inputs, width=8)
+    again.load_state_dict(load_file(tmp_path / "model.safetensors"))
+    for expected, found in zip(model.eval()(*batch), again.eval()(*batch), strict=True):
+        assert torch.equal(expected, found)
+
+
+def test_can_be_copied_after_a_training_step(
+    model: RetrievalModel, batch: tuple[Tensor, ...]
+) -> None:
+    """As an average of weights does it."""
+    sum(part.sum() for part in model(*batch)).backward()
+    copied = copy.deepcopy(model).eval()
+    assert torch.equal(copied(*batch)[0], model.eval()(*batch)[0])
+
+
+def test_a_few_steps_reduce_the_loss(model: RetrievalModel, batch: tuple[Tensor, ...]) -> None:
+    loss = gs.RetrievalLoss("triplet-hard")
+    optimizer = torch.optim.Adam(model.parameter_groups(5e-3))
+    values = []
+    for _ in range(25):
+        value = loss(*model(*batch))
+        optimizer.zero_grad()
+        value.backward()
+        optimizer.step()
+        values.append(value.item())
+    assert sum(values[-5:]) < 0.6 * sum(values[:5])

@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from models import loops, tiny
+
+from gradspace.models import ImageInput, TextInput, models
+from gradspace.models.captioning import CaptionDecoder
+from gradspace.models.gcn import GCNBlock
+from gradspace.models.vsrn import VSRN
+
+REGIONS, WORDS = ImageInput(shape=(5, 6)), TextInput(vocabulary_size=9)
+
+
+def test_images_are_the_equation() -> None:
+    """FC and blocks on unit regions, unit regions again, a GRU from the first to the last."""
+    torch.manual_seed(0)
+    model = VSRN(REGIONS, WORDS, width=4, num_blocks=2).double().eval()
+    for block in model.blocks:
+        assert isinstance(block, GCNBlock)
+        torch.nn.init.normal_(block.norm.weight)
+    images = torch.randn(3, 5, 6, dtype=torch.float64)
+    regions = [
+        [loops.unit(loops.linear(model.project, row)) for row in loops.matrix(image)]
+        for image in images
+    ]
+    for block in model.blocks:
+        regions = loops.gcn(block, regions, training=False)
+    for rows, embedding in zip(regions, model.embed_images(images), strict=True):
+        read = loops.gru(model.reader, [loops.unit(row) for row in rows])
+        expected = torch.tensor(loops.unit(read[-1]), dtype=torch.float64)
+        torch.testing.assert_close(embedding, expected)
+
+
+def test_has_the_published_sizes() -> None:
+    (info,) = (info for info in models() if info.name == "vsrn")
+    expected = {"width": 2048, "num_blocks": 4, "word_width": 300, "caption_decoder": False}
+    assert expected.items() <= info.parameters.items()
+
+
+def test_caption_loss_is_the_likelihood_of_the_words() -> None:
+    decoder = CaptionDecoder(4, 9, word_width=3, width=5).double()
+    regions = torch.randn(3, 5, 4, dtype=torch.float64)
+    tokens, lengths = tiny.captions(3, 9)
+    total = 0.0
+    for i, length in enumerate(lengths.tolist()):
+        keys = [loops.linear(decoder.regions, row) for row in loops.matrix(regions[i])]
+        start = torch.tensor(keys, dtype=torch.float64).mean(0).tanh()[None]
+        words = decoder.embedding(tokens[i, : length - 1])
+        for state, target in zip(decoder.gru(words, start)[0], tokens[i, 1:length], strict=True):
+            exponentials = [math.exp(loops.dot(loops.floats(state), key)) for key in keys]
+            context = [
+                sum(e * key[c] for e, key in zip(exponentials, keys, strict=True))
+                / sum(exponentials)
+                for c in range(5)
+            ]
+            joined = loops.linear(decoder.join, loops.floats(state) + context)
+            scores = loops.linear(decoder.out, [math.tanh(value) for value in joined])
+            total += math.log(sum(map(math.exp, scores))) - scores[int(target)]
+    assert decoder(regions, tokens, lengths).item() == pytest.approx(total / 3)
+
+
+def test_the_caption_loss_is_handed_over_once_and_only_in_training() -> None:
+    tokens, lengths = tiny.captions(3, 9)
+    images = torch.randn(3, 5, 6)
+    model = VSRN(REGIONS, WORDS, width=4, caption_decoder=True)
+    model(images, tokens, lengths)
+    loss = model.extra_loss()
+    assert loss is not None
+    torch.autograd.backward(loss)
+    assert model.project.weight.grad is not None
+    assert model.extra_loss() is None
+    model.eval()(images, tokens, lengths)
+    assert model.extra_loss() is None
+    plain = VSRN(REGIONS, WORDS, width=4)
+    plain(images, tokens, lengths)
+    assert plain.extra_loss() is None
+
+
+def test_the_decoder_knows_which_image_a_text_describes() -> None:
+    tokens, lengths = tiny.captions(4, 9)
+    images = torch.randn(2, 5, 6)
+    model = VSRN(REGIONS, WORDS, width=4, caption_decoder=True)
+    image_of_text = torch.tensor([0, 1, 1, 0])
+    model(images, tokens, lengths, image_of_text)
+    model(images[image_of_text], tokens, lengths)
+    assert model.extra_loss() is not None
+    with pytest.raises(ValueError, match="4 texts for 2 images: the caption decoder needs image_o"):
+        model(images, tokens, lengths)
+
+
+def test_one_vector_per_image_does_not_fit() -> None:
+    with pytest.raises(ValueError, match=r"vsrn needs regions or a grid.*of shape \(6,\)"):
+        VSRN(ImageInput(shape=(6,)), WORDS)

@@ -1,0 +1,34 @@
+"""Names of all objectives and random batches, for tests anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+import gradspace as gs
+
+NAMES = [info.name for info in gs.objectives()]
+GOAL_NAMES = [name for name in NAMES if "/" in name]
+LOSS_NAMES = [name for name in NAMES if "/" not in name]
+
+
+def random_batch(
+    seed: int, num_queries: int = 7, num_candidates: int = 11, ties: bool = False
+) -> tuple[Tensor, Tensor]:
+    """float64 scores in [-1, 1] and positives: none, one, several and all of the candidates."""
+    generator = torch.Generator().manual_seed(seed)
+    scores = torch.rand(num_queries, num_candidates, generator=generator, dtype=torch.float64)
+    scores = scores * 1.6 - 0.6
+    if ties:
+        scores = (scores * 5).round() / 5
+    positives = torch.rand(num_queries, num_candidates, generator=generator) < 0.2
+    positives[0] = False
+    positives[1] = torch.arange(num_candidates) == 3
+    if num_queries > 2:
+        positives[2] = True
+    return scores, positives
+
+
+Batch = Callable[..., tuple[Tensor, Tensor]]

@@ -1,0 +1,165 @@
+"""train, evaluate, embed and data on the command line, with real files."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+from small_runs import train_small
+
+from gradspace.embedding import load_embeddings
+from gradspace.runs import Run
+
+
+def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "gradspace", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return train_small(tmp_path_factory.mktemp("runs") / "a")
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """A dataset of one's own: 12 pictures, 2 captions each, in a folder."""
+    folder = tmp_path / "photos"
+    (folder / "images").mkdir(parents=True)
+    rows, names = ["image\tcaption"], []
+    for number in range(12):
+        name = f"{number}.png"
+        colour = (20 * number, 255 - 20 * number, 100)
+        Image.new("RGB", (40, 30), colour).save(folder / "images" / name)
+        rows += [f"{name}\ta picture of colour {number}", f"{name}\tcolour number {number}"]
+        names.append(name)
+    (folder / "captions.tsv").write_text("\n".join(rows))
+    for split, part in {"train": names[:6], "dev": names[6:9], "test": names[9:]}.items():
+        (folder / f"{split}.txt").write_text("\n".join(part))
+    return folder
+
+
+@pytest.fixture
+def backbone(tmp_path: Path) -> Path:
+    """A tiny ResNet with random weights, saved as transformers saves it."""
+    from transformers import ResNetConfig, ResNetModel
+
+    folder = tmp_path / "backbone"
+    config = ResNetConfig(embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1])
+    ResNetModel(config).save_pretrained(folder)
+    (folder / "preprocessor_config.json").write_text(
+        json.dumps(
+            {"image_mean": [0.5] * 3, "image_std": [0.5] * 3, "size": {"height": 32, "width": 32}}
+        )
+    )
+    return folder
+
+
+def test_evaluate_prints_a_table_or_json(trained: Run) -> None:
+    shown = run("evaluate", trained.folder)
+    assert shown.returncode == 0, shown.stderr
+    assert "image -> text" in shown.stdout
+    report = json.loads(run("evaluate", trained.folder, "--split", "dev", "--json").stdout)
+    best = max(line["dev"]["rsum"] for line in trained.metrics() if line["kind"] == "epoch")
+    assert report["rsum"] == pytest.approx(best)
+
+
+def test_an_ensemble_averages_scores(trained: Run) -> None:
+    one = json.loads(run("evaluate", trained.folder, "--json").stdout)
+    same_twice = json.loads(run("evaluate", trained.folder, trained.folder, "--json").stdout)
+    assert same_twice["rsum"] == pytest.approx(one["rsum"])
+
+
+def test_embed_a_split_and_own_sentences(trained: Run, tmp_path: Path) -> None:
+    assert run("embed", trained.folder, "--split", "dev", "--out", tmp_path / "e").returncode == 0
+    found = load_embeddings(tmp_path / "e")
+    assert found.images.shape == (40, 32)
+    assert found.texts.shape == (200, 32)
+    torch.testing.assert_close(found.texts.norm(dim=1), torch.ones(200))
+    shown = run("embed", trained.folder, "--text", "a red ball", "--out", tmp_path / "own")
+    assert shown.returncode == 0, shown.stderr
+    assert load_embeddings(tmp_path / "own").texts.shape == (1, 32)
+    refused = run("embed", trained.folder, "--image", "x.png", "--out", tmp_path / "own")
+    assert "x.png is missing or not a picture" in refused.stderr
+
+
+def test_from_own_pictures_to_a_trained_model(photos: Path, backbone: Path, tmp_path: Path) -> None:
+    """Check, train from the images in two steps, evaluate, embed a picture."""
+    assert run("data", "check", photos).returncode == 0
+    out = tmp_path / "run"
+    done = run(
+        *("train", "--data", photos, "--model", "vse++", "--objective", "nt-xent", "--out", out),
+        *("--set", f"model.backbone={backbone}", "--set", "model.width=16"),
+        *("--set", "training.epochs=1", "--set", "training.batch_size=4"),
+        *("--set", "finetune.epochs=1", "--set", "training.num_workers=1"),
+    )
+    assert done.returncode == 0, done.stderr
+    shutil.rmtree(backbone)  # a run needs nothing but its folder and the data
+    assert "rsum" in run("evaluate", out).stdout
+    picture = photos / "images" / "0.png"
+    embedded = run("embed", out, "--image", picture, "--text", "colour", "--out", tmp_path / "own")
+    assert embedded.returncode == 0, embedded.stderr
+    assert load_embeddings(tmp_path / "own").images.shape == (1, 16)
+
+
+def test_features_are_computed_once_and_trained_on(
+    photos: Path, tmp_path: Path, backbone: Path
+) -> None:
+    out = tmp_path / "features"
+    arguments = ("data", "features", photos, "--backbone", backbone, "--out", out, "--grid")
+    done = run(*arguments, "--num-workers", "0")
+    assert done.returncode == 0, done.stderr
+    again = run(*arguments, "--num-workers", "0")
+    assert again.returncode == 0, again.stderr
+    trained = run(
+        *("train", "--data", photos, "--model", "vsrn", "--set", f"data.features={out}"),
+        *("--set", "training.batch_size=4", "--set", "training.epochs=1"),
+        *("--set", "model.width=16", "--out", tmp_path / "run"),
+    )
+    assert trained.returncode == 0, trained.stderr
+
+
+def test_problems_are_listed_and_stop_training(photos: Path, tmp_path: Path) -> None:
+    whole = (photos / "images" / "3.png").read_bytes()
+    (photos / "images" / "3.png").write_bytes(whole[: len(whole) // 2])
+    (photos / "images" / "1.png").unlink()
+    shown = run("data", "check", photos)
+    assert shown.returncode == 1
+    assert "3.png" in shown.stdout
+    assert "1.png" in shown.stdout
+    refused = run("train", "--data", photos, "--out", tmp_path / "run")
+    assert refused.returncode == 1
+    assert "1.png" in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+def test_bad_requests_are_one_sentence(trained: Run, tmp_path: Path) -> None:
+    cases = {
+        ("evaluate", tmp_path): "is not a run",
+        ("evaluate", trained.folder, "--split", "val"): "no split 'val'",
+        ("train", "--resume", trained.folder, "--seed", "1"): "leave the other options out",
+        ("train", "--out", trained.folder): "holds a run already",
+        ("train", "--model", "vsrm"): "unknown model 'vsrm'; did you mean 'vsrn'",
+        ("train", "--data", tmp_path / "nowhere"): "does not exist",
+        ("train", "--device", "tpu", "--out", tmp_path / "x"): "--device is cpu or cuda",
+    }
+    for arguments, message in cases.items():
+        failed = run(*arguments)
+        assert failed.returncode == 1, arguments
+        assert message in failed.stderr, failed.stderr
+        assert len(failed.stderr.strip().splitlines()) == 1
+
+
+def test_scenes_are_shown(tmp_path: Path) -> None:
+    assert (
+        run("data", "scenes", "--show", "--num", "4", "--out", tmp_path / "s.png").returncode == 0
+    )
+    with Image.open(tmp_path / "s.png") as sheet:
+        assert sheet.width > 500
+    assert "train-000001" in run("data", "scenes", "--num", "2").stdout

@@ -1,0 +1,171 @@
+"""The training loop on the built-in data: what a run leaves, and what stops it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from samples import GOAL_NAMES, LOSS_NAMES
+from small_runs import open_data, small_recipe, train_small
+from torch import Tensor
+
+from gradspace.checkpoint import load_checkpoint
+from gradspace.embedding import embed_split
+from gradspace.metrics import retrieval_report
+from gradspace.runs import create_run, open_run
+from gradspace.system import load_system, new_system
+from gradspace.training import train
+from gradspace.training.health import CollapseWatch, TrainingError
+from gradspace.training.loop import Trainer
+from gradspace.training.monitor import Monitor
+
+
+def test_a_run_leaves_what_it_promises(tmp_path: Path) -> None:
+    run = train_small(tmp_path / "run", objective={"name": "circle/sigmoid-ms"})
+    assert {path.name for path in run.folder.iterdir()} == {
+        "recipe.toml",
+        "environment.json",
+        "metrics.jsonl",
+        "vocabulary.json",
+        "last.safetensors",
+        "best.safetensors",
+    }
+    environment = json.loads((run.folder / "environment.json").read_text())
+    assert environment["versions"]["torch"] == torch.__version__
+    steps = [line for line in run.metrics() if line["kind"] == "step"]
+    epochs = [line for line in run.metrics() if line["kind"] == "epoch"]
+    assert [line["step"] for line in steps] == [1, 6, 11, 16]
+    assert steps[0]["image_to_text"]["per_query"] >= 0
+    assert steps[0]["gradient"] > 0
+    assert [line["epoch"] for line in epochs] == [0, 1]
+    assert open_run(run.folder).recipe() == small_recipe(objective={"name": "circle/sigmoid-ms"})
+
+
+def test_the_best_weights_are_those_of_the_best_epoch(tmp_path: Path) -> None:
+    run = train_small(tmp_path / "run", training={"epochs": 3})
+    rsums = [line["dev"]["rsum"] for line in run.metrics() if line["kind"] == "epoch"]
+    _, record = load_checkpoint(run.best)
+    assert record["dev"]["rsum"] == max(rsums)
+    system = load_system(run.folder, torch.device("cpu"))
+    embeddings = embed_split(system, open_data(run.recipe()).splits["dev"])
+    report = retrieval_report(embeddings.scores(), embeddings.positives())
+    assert report.rsum == pytest.approx(max(rsums))
+
+
+@pytest.mark.parametrize("name", [*LOSS_NAMES, *GOAL_NAMES[::4]])
+def test_every_kind_of_objective_trains(name: str, tmp_path: Path) -> None:
+    run = train_small(tmp_path / "run", objective={"name": name}, training={"epochs": 1})
+    (epoch,) = (line for line in run.metrics() if line["kind"] == "epoch")
+    assert torch.tensor(epoch["loss"]).isfinite()
+
+
+@pytest.mark.parametrize(
+    "training",
+    [
+        {"captions_per_image": "all", "batch_size": 16},
+        {"accumulate": 2},
+        {"precision": "bfloat16"},
+        {"ema": 0.9},
+        {"optimizer": "adamw", "weight_decay": 0.1, "warm_up_steps": 5},
+        {"num_workers": 2},
+        {"clip": 0.01},
+    ],
+    ids=lambda training: next(iter(training)),
+)
+def test_options_of_training(training: dict[str, Any], tmp_path: Path) -> None:
+    run = train_small(tmp_path / "run", training=training)
+    steps = [line for line in run.metrics() if line["kind"] == "step"]
+    assert steps[-1]["loss"] > 0
+    plain = train_small(tmp_path / "plain")
+    changed = weights(run.folder) != weights(plain.folder)
+    assert changed != ("num_workers" in training), "workers change nothing, the rest does"
+
+
+def weights(folder: Path) -> list[list[float]]:
+    tensors, _ = load_checkpoint(folder / "best.safetensors")
+    return [tensor.flatten()[:50].tolist() for _, tensor in sorted(tensors.items())]
+
+
+def test_the_same_seed_gives_the_same_run(tmp_path: Path) -> None:
+    first, again = train_small(tmp_path / "a"), train_small(tmp_path / "b")
+    assert list(first.metrics()) == list(again.metrics())
+    other = train_small(tmp_path / "c", training={"epochs": 2}, objective={"margin": 0.3})
+    assert list(other.metrics()) != list(first.metrics())
+
+
+def test_accumulated_gradients_are_the_mean_over_batches(tmp_path: Path) -> None:
+    """Two half batches by hand equal one accumulated step."""
+    recipe = small_recipe(training={"accumulate": 2, "clip": 1e9})
+    dataset = open_data(recipe)
+    run = create_run(tmp_path / "run", recipe)
+    system = new_system(recipe, dataset, run, torch.device("cpu"))
+    with Monitor(None, 0) as monitor:
+        trainer = Trainer(recipe, dataset, system, run, monitor)
+        loss = trainer._make_loss(0)
+        batches = list(trainer._batches())[:2]
+        model = system.model
+        expected: dict[str, Tensor] = {}
+        for batch in batches:
+            images, texts = model(batch.images, batch.tokens, batch.lengths)
+            value = loss(images, texts, batch.image_ids, batch.text_ids) / 2
+            gradients = torch.autograd.grad(value, list(model.parameters()))
+            for (name, _), gradient in zip(model.named_parameters(), gradients, strict=True):
+                expected[name] = expected.get(name, 0) + gradient
+        found: dict[str, Tensor] = {}
+
+        def record(*_: object) -> None:
+            found.update(
+                {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+            )
+
+        trainer.optimizer.register_step_pre_hook(record)
+        trainer._train_on(batches[0], loss)
+        trainer.progress = type(trainer.progress)(batch=1)
+        trainer._train_on(batches[1], loss)
+    torch.testing.assert_close(found, expected)
+
+
+# --- runs that go wrong -------------------------------------------------------------------------
+
+
+def test_collapse_is_explained() -> None:
+    watch = CollapseWatch()
+    same = torch.nn.functional.normalize(torch.ones(8, 4) + 0.001 * torch.randn(8, 4))
+    apart = torch.nn.functional.normalize(torch.randn(8, 4))
+    for step in range(19):
+        watch.check(same, same, step)
+    watch.check(same, apart, 19)  # texts are apart: not collapsed
+    for step in range(20, 39):
+        watch.check(same, same, step)
+    with pytest.raises(TrainingError, match="training collapsed: at step 40 .*warm_up"):
+        watch.check(same, same, 40)
+
+
+def test_a_collapsed_run_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An encoder that maps everything to one point, trained at a rate of nothing."""
+    from gradspace.models.vse_pp import VSEPlusPlus
+
+    def one_point(self: VSEPlusPlus, *inputs: Tensor) -> Tensor:
+        bias = self.project.bias + 1
+        return torch.nn.functional.normalize(bias.expand(len(inputs[0]), -1))
+
+    monkeypatch.setattr(VSEPlusPlus, "embed_images", one_point)
+    monkeypatch.setattr(VSEPlusPlus, "embed_texts", one_point)
+    with pytest.raises(TrainingError, match="training collapsed"):
+        train_small(tmp_path / "run", training={"epochs": 40})
+
+
+def test_a_gradient_that_is_not_finite_stops_the_run(tmp_path: Path) -> None:
+    with pytest.raises(TrainingError, match=r"at step \d+"):
+        train_small(tmp_path / "run", training={"learning_rate": 1e30, "clip": 1e30})
+
+
+def test_an_existing_run_is_not_overwritten(tmp_path: Path) -> None:
+    run = train_small(tmp_path / "run", training={"epochs": 1})
+    with pytest.raises(ValueError, match="holds a run already: go on with --resume"):
+        create_run(run.folder, run.recipe())
+    with pytest.raises(ValueError, match="is not a run"):
+        open_run(tmp_path)

@@ -1,0 +1,118 @@
+"""Recipes: what is read, what is filled in, and what is refused by name."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gradspace.recipes import build_objective, load_recipe, make_recipe, recipe_toml
+from gradspace.training.schedule import learning_rate, stage_of, stages
+
+
+def test_published_values_fill_in_what_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "r.toml"
+    path.write_text('[model]\nname = "vse-infinity"\n[training]\nepochs = 3\n')
+    recipe = load_recipe(path, ["objective.name=nca/linear", "objective.scale=5", "seed=7"])
+    assert recipe.training.epochs == 3
+    assert recipe.training.optimizer == "adamw"
+    assert recipe.training.learning_rate == 5e-4
+    assert recipe.seed == 7
+    assert str(build_objective(recipe)) == "Goal(name='nca/linear', parameters={'scale': 5})"
+
+
+def test_a_resolved_recipe_reads_as_itself(tmp_path: Path) -> None:
+    recipe = make_recipe(
+        {
+            "data": {"source": "scenes", "num_train": 50},
+            "model": {"name": "vse++", "width": 32, "backbone": "some/backbone"},
+            "objective": {"name": "triplet-hard", "margin": 0.3, "warm_up": "triplet"},
+            "finetune": {"epochs": 2},
+        }
+    )
+    path = tmp_path / "recipe.toml"
+    path.write_text(recipe_toml(recipe))
+    assert load_recipe(path) == recipe
+    assert build_objective(recipe, warm_up=True).name == "triplet"
+
+
+BAD: list[tuple[str, dict[str, Any]]] = [
+    ("unknown key training.epoch; did you mean 'epochs'", {"training": {"epoch": 3}}),
+    ("unknown key trainig; did you mean 'training'", {"trainig": {}}),
+    ("training.epochs should be greater than 0, got 0", {"training": {"epochs": 0}}),
+    ("training.batch_size should be a valid integer", {"training": {"batch_size": "many"}}),
+    ("unknown objective 'tripelt'; did you mean 'triplet'", {"objective": {"name": "tripelt"}}),
+    ("triplet has no parameter 'scale'", {"objective": {"name": "triplet", "scale": 2}}),
+    ("unknown model 'vse'; did you mean 'vse++'", {"model": {"name": "vse"}}),
+    ("finetune needs model.backbone", {"finetune": {"epochs": 1}}),
+    (
+        "give data.features or model.backbone, not both",
+        {"data": {"features": "f.npy"}, "model": {"backbone": "b"}},
+    ),
+    ("'float8'", {"training": {"precision": "float8"}}),
+]
+
+
+@pytest.mark.parametrize(("message", "raw"), BAD)
+def test_what_is_wrong_is_named(message: str, raw: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)) as caught:
+        make_recipe(raw)
+    assert "\n" not in str(caught.value)
+
+
+def test_files_and_overrides_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="there is no recipe"):
+        load_recipe(tmp_path / "none.toml")
+    (tmp_path / "bad.toml").write_text("[data\n")
+    with pytest.raises(ValueError, match="is not a TOML file"):
+        load_recipe(tmp_path / "bad.toml")
+    with pytest.raises(ValueError, match=re.escape("--set takes table.key=value, got 'epochs'")):
+        load_recipe(None, ["epochs"])
+
+
+# --- the schedule -------------------------------------------------------------------------------
+
+
+def test_the_rate_decays_after_the_published_epochs() -> None:
+    """VSE++: 2e-4 for 15 epochs, then 2e-5."""
+    recipe = make_recipe({"model": {"name": "vse++"}})
+    rates = [learning_rate(recipe, epoch, 1000) for epoch in range(30)]
+    assert rates == pytest.approx([2e-4] * 15 + [2e-5] * 15)
+
+
+def test_two_steps_freeze_and_fine_tune() -> None:
+    """VSE++: 30 epochs frozen, 15 more with the backbone at 2e-5, written out as a loop."""
+    recipe = make_recipe({"model": {"backbone": "b"}, "finetune": {}})
+    expected = []
+    for epoch in range(45):
+        if epoch < 15:
+            expected.append((False, 2e-4))
+        elif epoch < 30:
+            expected.append((False, 2e-5))
+        else:
+            expected.append((True, 2e-5))
+    found = [
+        (stage_of(recipe, epoch).train_backbone, pytest.approx(learning_rate(recipe, epoch, 10**6)))
+        for epoch in range(stages(recipe)[-1].end)
+    ]
+    assert expected == found
+
+
+def test_decays_of_the_second_step_count_from_its_start() -> None:
+    recipe = make_recipe(
+        {
+            "model": {"backbone": "b"},
+            "training": {"epochs": 1, "decay_epochs": [], "learning_rate": 1.0},
+            "finetune": {"epochs": 3, "learning_rate": 0.5, "decay_epochs": [2]},
+        }
+    )
+    rates = [learning_rate(recipe, epoch, 0) for epoch in range(4)]
+    assert rates == pytest.approx([1.0, 0.5, 0.5, 0.05])
+
+
+def test_warm_up_rises_to_the_full_rate() -> None:
+    recipe = make_recipe({"training": {"warm_up_steps": 4, "learning_rate": 1.0}})
+    rates = [learning_rate(recipe, 0, step) for step in range(6)]
+    assert rates == pytest.approx([0.25, 0.5, 0.75, 1, 1, 1])

@@ -1,0 +1,140 @@
+"""Real training processes, stopped in every way there is, end with the numbers of one that ran through."""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+
+from gradspace.checkpoint import load_checkpoint
+from gradspace.runs import Run
+
+TRAIN = [
+    *("--data", "scenes", "--model", "vse++", "--objective", "circle/sigmoid-ms"),
+    *("--set", "data.num_train=64", "--set", "data.num_dev=40", "--set", "data.num_test=40"),
+    *("--set", "model.width=32", "--set", "model.word_width=16", "--set", "model.dropout=0.3"),
+    *("--set", "training.epochs=3", "--set", "training.batch_size=16"),
+    *("--set", "training.save_every=4", "--set", "training.track_every=3"),
+    *("--set", "training.ema=0.9"),
+]
+
+
+def start(*arguments: str | Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "gradspace", "train", *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def finish(process: subprocess.Popen[str]) -> str:
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, output
+    return output
+
+
+def steps_saved(run: Run) -> int:
+    if not run.last.exists():
+        return -1
+    return int(load_checkpoint(run.last)[1]["progress"]["step"])
+
+
+def wait_until_saved(run: Run, step: int, process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 120
+    while steps_saved(run) < step and process.poll() is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def assert_same(run: Run, whole: Run) -> None:
+    assert list(run.metrics()) == list(whole.metrics())
+    for name in ("best", "last"):
+        with safe_open(getattr(run, name), "pt") as a, safe_open(getattr(whole, name), "pt") as b:
+            assert a.metadata() == b.metadata()
+            assert set(a.keys()) == set(b.keys())
+            for key in a.keys():  # noqa: SIM118
+                assert torch.equal(a.get_tensor(key), b.get_tensor(key)), key
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run that nobody stopped: 60 steps in 3 epochs."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    os.environ.setdefault("GRADSPACE_CACHE", str(folder.parent / "cache"))
+    finish(start(*TRAIN, "--out", folder))
+    return Run(folder)
+
+
+@pytest.mark.slow
+def test_killed_again_and_again_at_random(whole: Run, tmp_path: Path) -> None:
+    run = Run(tmp_path / "run")
+    chance = random.Random()
+    process = start(*TRAIN, "--out", run.folder)
+    for last in (3, 17, 38):
+        wait_until_saved(run, last, process)
+        time.sleep(chance.random() * 0.1)
+        process.kill()
+        process.communicate()
+        process = start("--resume", run.folder)
+    finish(process)
+    assert_same(run, whole)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_asked_to_stop(how: signal.Signals, whole: Run, tmp_path: Path) -> None:
+    run = Run(tmp_path / "run")
+    process = start(*TRAIN, "--out", run.folder)
+    wait_until_saved(run, 4, process)
+    process.send_signal(how)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, output
+    assert "--resume" in output
+    assert "Traceback" not in output
+    assert 4 <= steps_saved(run) < 60
+    finish(start("--resume", run.folder))
+    assert_same(run, whole)
+    assert "done" in finish(start("--resume", run.folder)), "a finished run has nothing left to do"
+    assert_same(run, whole)
+
+
+@pytest.mark.slow
+def test_a_full_disk_loses_nothing(whole: Run, tmp_path: Path) -> None:
+    """Files may not grow beyond what a checkpoint needs: writing fails as on a full disk."""
+    run = Run(tmp_path / "run")
+    process = start(*TRAIN, "--out", run.folder)
+    wait_until_saved(run, 8, process)
+    process.kill()
+    process.communicate()
+    before = steps_saved(run)
+    limit = run.last.stat().st_size // 2
+
+    def small_files() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+
+    command = [sys.executable, "-m", "gradspace", "train", "--resume", str(run.folder)]
+    failed = subprocess.run(command, capture_output=True, text=True, preexec_fn=small_files)
+    assert failed.returncode == 1
+    assert "File too large" in failed.stderr
+    assert "Traceback" not in failed.stderr
+    assert steps_saved(run) == before
+    assert not [path for path in run.folder.iterdir() if path.name.startswith(".")]
+    finish(start("--resume", run.folder))
+    assert_same(run, whole)
+
+
+def test_a_truncated_checkpoint_is_explained(tmp_path: Path) -> None:
+    from small_runs import train_small
+
+    run = train_small(tmp_path / "run", training={"epochs": 1})
+    run.last.write_bytes(run.last.read_bytes()[:-100])
+    output, _ = start("--resume", run.folder).communicate(timeout=120)
+    assert "last.safetensors is not a complete gradspace checkpoint" in output
+    assert "Traceback" not in output
