@@ -22,7 +22,7 @@ TRAINING = {"epochs": 2, "batch_size": 32, "learning_rate": 1e-3, "track_every":
 
 def small_recipe(**tables: Any) -> Recipe:
     """20 steps in two epochs; tables of the recipe are merged into the defaults."""
-    defaults = {"data": DATA, "model": MODEL, "training": TRAINING}
+    defaults: dict[str, Any] = {"data": DATA, "model": MODEL, "training": TRAINING}
     merged = {
         name: {**defaults.get(name, {}), **value} if isinstance(value, dict) else value
         for name, value in tables.items()

@@ -8,9 +8,9 @@ from typing import Any
 import oracles
 import pytest
 import torch
-from samples import GOAL_NAMES, LOSS_NAMES, random_batch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from samples import GOAL_NAMES, LOSS_NAMES, random_batch
 from torch import Tensor
 
 import gradspace as gs

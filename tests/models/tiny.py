@@ -114,10 +114,11 @@ NUM_CELLS = {"resnet": 16, "vit": 16, "dinov2": 16, "swin": 16, "clip": 16, "sig
 
 
 def pictures(count: int, seed: int = 0) -> Tensor:
-    """uint8 pixels: coloured squares."""
+    """uint8 pixels: coloured squares, with a little noise."""
     generator = torch.Generator().manual_seed(seed)
-    squares = torch.randint(256, (count, 3, 2, 2), generator=generator, dtype=torch.uint8)
-    return squares.repeat_interleave(SIDE // 2, 2).repeat_interleave(SIDE // 2, 3)
+    squares = torch.randint(192, (count, 3, 2, 2), generator=generator, dtype=torch.uint8)
+    noise = torch.randint(64, (count, 3, SIDE, SIDE), generator=generator, dtype=torch.uint8)
+    return squares.repeat_interleave(SIDE // 2, 2).repeat_interleave(SIDE // 2, 3) + noise
 
 
 def captions(count: int, vocabulary_size: int, longest: int = 6, seed: int = 0) -> Any:

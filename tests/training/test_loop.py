@@ -17,7 +17,6 @@ from gradspace.embedding import embed_split
 from gradspace.metrics import retrieval_report
 from gradspace.runs import create_run, open_run
 from gradspace.system import load_system, new_system
-from gradspace.training import train
 from gradspace.training.health import CollapseWatch, TrainingError
 from gradspace.training.loop import Trainer
 from gradspace.training.monitor import Monitor
@@ -140,7 +139,7 @@ def test_collapse_is_explained() -> None:
     watch.check(same, apart, 19)  # texts are apart: not collapsed
     for step in range(20, 39):
         watch.check(same, same, step)
-    with pytest.raises(TrainingError, match="training collapsed: at step 40 .*warm_up"):
+    with pytest.raises(TrainingError, match=r"training collapsed: at step 40 .*warm_up"):
         watch.check(same, same, 40)
 
 

@@ -93,11 +93,10 @@ def test_two_steps_freeze_and_fine_tune() -> None:
             expected.append((False, 2e-5))
         else:
             expected.append((True, 2e-5))
-    found = [
-        (stage_of(recipe, epoch).train_backbone, pytest.approx(learning_rate(recipe, epoch, 10**6)))
-        for epoch in range(stages(recipe)[-1].end)
-    ]
-    assert expected == found
+    epochs = range(stages(recipe)[-1].end)
+    assert [stage_of(recipe, epoch).train_backbone for epoch in epochs] == [b for b, _ in expected]
+    rates = [learning_rate(recipe, epoch, 10**6) for epoch in epochs]
+    assert rates == pytest.approx([rate for _, rate in expected])
 
 
 def test_decays_of_the_second_step_count_from_its_start() -> None:

@@ -1,4 +1,4 @@
-"""Real training processes, stopped in every way there is, end with the numbers of one that ran through."""
+"""Real training processes, stopped in every way, end with the numbers of one that was not."""
 
 from __future__ import annotations
 

@@ -27,8 +27,8 @@ class CollapseWatch:
         if self.times_alike >= PATIENCE:
             raise TrainingError(
                 f"training collapsed: at step {step} all embeddings point the same way (mean "
-                f"cosine {alike:.4f}), so that the loss is stuck at its margin and no gradient separates "
-                "them; lower training.learning_rate, or start with all negatives by "
+                f"cosine {alike:.4f}), so that the loss is stuck at its margin and no gradient "
+                "separates them; lower training.learning_rate, or start with all negatives by "
                 'objective.warm_up = "triplet"'
             )
 
