@@ -43,7 +43,7 @@ def demo_recipe(name: str) -> Recipe:
             "data": {"source": "scenes", "num_train": 2000, "num_dev": 200, "num_test": 500},
             "model": {"name": "vse++", "width": 256, "word_width": 128},
             "objective": {"name": name},
-            "training": {"epochs": 8, "learning_rate": 2e-3, "decay_epochs": [6]},
+            "training": {"epochs": 7, "batch_size": 32, "learning_rate": 2e-3, "decay_epochs": [5]},
         }
     )
 
@@ -86,22 +86,28 @@ def score_batches(system: System, split: Split, batch_size: int = 128) -> Iterat
 
 def _trained(folder: Path, name: str, dataset: Dataset, console: Console) -> System:
     """The model of an objective, trained now or before."""
-    recipe = demo_recipe(name)
+    recipe, end = demo_recipe(name), stages(demo_recipe(name))[-1].end
     run = Run(folder / name.replace("/", "-"))
     if not run.recipe_file.exists():
         create_run(run.folder, recipe)
+    elif run.recipe() != recipe:
+        raise ValueError(f"{run.folder} is a run of another version: delete {folder}")
     console.print(f"[bold]{name}[/]", highlight=False)
-    with Monitor(console, stages(recipe)[-1].end) as monitor:
-        train(recipe, dataset, prepare_system(run, recipe, dataset, default_device()), run, monitor)
+    system = prepare_system(run, recipe, dataset, default_device())
+    with Monitor(console, end) as monitor:
+        progress = train(recipe, dataset, system, run, monitor)
+    if progress.epoch < end:
+        console.print("stopped; the demo goes on from here when it is started again")
+        raise KeyboardInterrupt
     return load_system(run.folder)
 
 
 def _results_table(reports: Mapping[str, RetrievalReport], title: str) -> Table:
-    table = Table(title=f"Retrieval {title}", title_justify="left")
+    table = Table(title=f"Retrieval {title}", title_justify="left", padding=(0, 1, 0, 0))
     table.add_column("objective", no_wrap=True)
-    for direction in ("image → text", "text → image"):
+    for direction in ("i→t", "t→i"):
         for k in (1, 5, 10):
-            table.add_column(f"{direction}\nR@{k}", justify="right")
+            table.add_column(f"{direction} R@{k}", justify="right", no_wrap=True)
     table.add_column("rsum", justify="right")
     for name, report in reports.items():
         recalls = (report.image_to_text.recall, report.text_to_image.recall)

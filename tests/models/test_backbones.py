@@ -107,7 +107,7 @@ def test_batch_norm_statistics_are_kept_on_request(tmp_path: Path) -> None:
 
 
 def test_switching_between_frozen_and_fine_tuned(tmp_path: Path) -> None:
-    backbone = Backbone(tiny.resnet(tmp_path)).train()
+    backbone = Backbone(tiny.resnet(tmp_path)).train().double()
     backbone.fine_tune(True)
     assert backbone.network.training
     assert backbone(tiny.pictures(2)).requires_grad

@@ -17,7 +17,7 @@ from gradspace.embedding import embed_split
 from gradspace.metrics import retrieval_report
 from gradspace.runs import create_run, open_run
 from gradspace.system import load_system, new_system
-from gradspace.training.health import CollapseWatch, TrainingError
+from gradspace.training.health import PATIENCE, CollapseWatch, TrainingError
 from gradspace.training.loop import Trainer
 from gradspace.training.monitor import Monitor
 
@@ -134,10 +134,10 @@ def test_collapse_is_explained() -> None:
     watch = CollapseWatch()
     same = torch.nn.functional.normalize(torch.ones(8, 4) + 0.001 * torch.randn(8, 4))
     apart = torch.nn.functional.normalize(torch.randn(8, 4))
-    for step in range(19):
+    for step in range(PATIENCE - 1):
         watch.check(same, same, step)
-    watch.check(same, apart, 19)  # texts are apart: not collapsed
-    for step in range(20, 39):
+    watch.check(same, apart, step=30)  # texts are apart: not collapsed
+    for step in range(PATIENCE - 1):
         watch.check(same, same, step)
     with pytest.raises(TrainingError, match=r"training collapsed: at step 40 .*warm_up"):
         watch.check(same, same, 40)

@@ -36,10 +36,11 @@ def count_contributions(
 def cocos_tables(counts: Counts) -> Iterator[Table]:
     """One table per direction."""
     for direction in DIRECTIONS:
-        table = Table(title=direction.replace("_to_", " → "), title_justify="left")
+        title = direction.replace("_to_", " → ")
+        table = Table(title=title, title_justify="left", padding=(0, 1, 0, 0))
         table.add_column("objective", no_wrap=True)
         for count in fields(Cocos):
-            table.add_column(count.metadata["symbol"], justify="right")
+            table.add_column(count.metadata["symbol"], justify="right", no_wrap=True)
         for name, by_direction in counts.items():
             meter = by_direction[direction]
             table.add_row(name, *(_cell(meter, count) for count in meter))
@@ -60,4 +61,6 @@ def cocos_json(counts: Counts) -> dict[str, Any]:
 
 def _cell(meter: CocosMeter, count: str) -> str:
     mean, deviation = meter[count]
-    return f"{mean:.2f} ± {deviation:.2f}" if len(meter) > 1 else f"{mean:.2f}"
+    decimals = 2 if mean < 10 else 1 if mean < 100 else 0
+    spread = f" ± {deviation:.{decimals}f}" if len(meter) > 1 else ""
+    return f"{mean:.{decimals}f}{spread}"

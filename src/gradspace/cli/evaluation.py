@@ -9,9 +9,18 @@ from typing import Annotated
 import torch
 import typer
 from PIL import Image
+from torch import Tensor
 
-from gradspace.cli.shared import AsJson, Device, console, progress_bar, torch_device
-from gradspace.data.open import open_dataset
+from gradspace.cli.shared import (
+    AsJson,
+    Device,
+    console,
+    open_recipe_data,
+    progress_bar,
+    torch_device,
+)
+from gradspace.data.dataset import Split
+from gradspace.data.readers.scenes import SceneImages, true_relevance
 from gradspace.embedding import (
     Embeddings,
     average_similarity,
@@ -21,6 +30,7 @@ from gradspace.embedding import (
     save_embeddings,
 )
 from gradspace.metrics import retrieval_report
+from gradspace.recipes import DataRecipe
 from gradspace.runs import open_run
 from gradspace.system import System, load_system
 
@@ -45,14 +55,19 @@ def evaluate(
     as_json: AsJson = False,
 ) -> None:
     """Retrieval metrics of a run, both ways; of several runs by the mean of their scores."""
-    members = [_embed(folder, data, split, device) for folder in runs]
+    chosen = _open_split(runs[0], data, split)
+    members = [_embed(folder, _open_split(folder, data, split), device) for folder in runs]
     first = members[0]
     for folder, member in zip(runs, members, strict=True):
         if list(member.captions) != list(first.captions):
             raise ValueError(f"{folder} was trained on other data than {runs[0]}: give --data")
-    report = retrieval_report(average_similarity(members), first.positives(), folds=folds)
+    scores = average_similarity(members)
+    report = retrieval_report(scores, first.positives(), folds=folds)
+    truth = _true_positives(chosen)
+    true_report = None if truth is None else retrieval_report(scores, truth, folds=folds)
     if as_json:
-        print(json.dumps(report.to_dict(), indent=2))
+        also = {"true_relevance": true_report.to_dict()} if true_report else {}
+        print(json.dumps({**report.to_dict(), **also}, indent=2))
         return
     what = f"the mean of {len(runs)} runs" if len(runs) > 1 else str(runs[0])
     parts = f", mean of {folds} folds" if folds > 1 else ""
@@ -61,6 +76,9 @@ def evaluate(
     console.print("pairs by cross-retrieval rank:", highlight=False)
     ranks = "  ".join(f"{rank}: {count:g}" for rank, count in report.cross_rank.items())
     console.print(f"  {ranks}", highlight=False)
+    if true_report is not None:
+        console.print("\nwith every caption that is true of an image as its positive:")
+        console.print(str(true_report), highlight=False)
 
 
 def embed(
@@ -78,7 +96,7 @@ def embed(
 ) -> None:
     """Write the embeddings of a split, or of your own sentences and pictures."""
     if not texts and not images:
-        embeddings = _embed(run, data, split, device)
+        embeddings = _embed(run, _open_split(run, data, split), device)
         save_embeddings(out, embeddings)
         shape = f"{list(embeddings.images.shape)} and {list(embeddings.texts.shape)}"
         console.print(f"wrote images and texts, {shape}, to {out}", highlight=False)
@@ -103,24 +121,27 @@ def _own_embeddings(system: System, texts: list[str], images: list[Path]) -> Emb
     )
 
 
-def _embed(folder: Path, data: str | None, split_name: str, device: str | None) -> Embeddings:
+def _open_split(folder: Path, data: str | None, name: str) -> Split:
+    """A split of the data that a run was trained on, or of other data."""
+    recipe = DataRecipe(source=data) if data else open_run(folder).recipe().data
+    dataset = open_recipe_data(recipe)
+    if name not in dataset.splits:
+        raise ValueError(f"{dataset.name} has no split {name!r}, only {', '.join(dataset.splits)}")
+    return dataset.splits[name]
+
+
+def _embed(folder: Path, split: Split, device: str | None) -> Embeddings:
     """The embeddings of a split by the best weights of a run."""
     system = load_system(folder, torch_device(device))
-    recipe = open_run(folder).recipe().data
-    if data is None:
-        dataset = open_dataset(
-            recipe.source,
-            images=recipe.images,
-            features=recipe.features,
-            skip_broken=recipe.skip_broken,
-            **recipe.parameters,
-        )
-    else:
-        dataset = open_dataset(data)
-    if split_name not in dataset.splits:
-        raise ValueError(f"{dataset.name} has no split {split_name!r}: {', '.join(dataset.splits)}")
     with progress_bar("embedding") as progress:
-        return embed_split(system, dataset.splits[split_name], progress)
+        return embed_split(system, split, progress)
+
+
+def _true_positives(split: Split) -> Tensor | None:
+    """[images, captions]: who truly belongs to whom, where the dataset knows."""
+    if not isinstance(split.images, SceneImages):
+        return None
+    return torch.from_numpy(true_relevance(split)).t()
 
 
 def _open(path: Path) -> Image.Image:

@@ -11,6 +11,10 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from gradspace.data.dataset import Dataset
+from gradspace.data.open import open_dataset
+from gradspace.recipes import DataRecipe
+
 console = Console()
 errors = Console(stderr=True)
 
@@ -39,3 +43,16 @@ def torch_device(name: str | None) -> torch.device:
     if name.startswith("cuda") and not torch.cuda.is_available():
         raise ValueError(f"--device {name}: this machine has no GPU that torch can use")
     return torch.device(name)
+
+
+def open_recipe_data(data: DataRecipe) -> Dataset:
+    """The dataset of a recipe, with a bar where images have to be looked at."""
+    with progress_bar("reading data") as progress:
+        return open_dataset(
+            data.source,
+            images=data.images,
+            features=data.features,
+            skip_broken=data.skip_broken,
+            progress=progress,
+            **data.parameters,
+        )

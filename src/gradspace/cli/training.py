@@ -8,9 +8,8 @@ from typing import Annotated
 
 import typer
 
-from gradspace.cli.shared import Device, console, progress_bar, torch_device
+from gradspace.cli.shared import Device, console, open_recipe_data, torch_device
 from gradspace.data.dataset import Dataset
-from gradspace.data.open import open_dataset
 from gradspace.recipes import Recipe, load_recipe
 from gradspace.runs import Run, create_run, open_run
 from gradspace.system import prepare_system
@@ -59,7 +58,7 @@ def train_command(
 
 def run_training(run: Run, recipe: Recipe, device: str | None) -> None:
     """Train a run to its end, showing how it goes."""
-    dataset = open_recipe_data(recipe)
+    dataset = open_recipe_data(recipe.data)
     system = prepare_system(run, recipe, dataset, torch_device(device))
     console.print(
         f"{describe(dataset)}\n{recipe.model.name}, {recipe.objective.name} -> {run.folder}"
@@ -75,19 +74,6 @@ def run_training(run: Run, recipe: Recipe, device: str | None) -> None:
         )
         raise typer.Exit(130)
     console.print(f"done: gradspace evaluate {run.folder}", highlight=False, soft_wrap=True)
-
-
-def open_recipe_data(recipe: Recipe) -> Dataset:
-    data = recipe.data
-    with progress_bar("reading data") as progress:
-        return open_dataset(
-            data.source,
-            images=data.images,
-            features=data.features,
-            skip_broken=data.skip_broken,
-            progress=progress,
-            **data.parameters,
-        )
 
 
 def describe(dataset: Dataset) -> str:

@@ -63,14 +63,7 @@ class Backbone(Pretrained):
         accepted = inspect.signature(self.network.forward).parameters
         any_size = "interpolate_pos_encoding"
         self._options = {any_size: True} if any_size in accepted else {}
-        scaling = self.preprocessing or Preprocessing((0.0,), (1.0,), 0)
-        for key in ("image_mean", "image_std"):
-            value = torch.tensor(getattr(scaling, key)).view(-1, 1, 1)
-            self.register_buffer(key, value, persistent=False)
         self.fine_tune(fine_tune)
-
-    image_mean: Tensor
-    image_std: Tensor
 
     def forward(self, pixels: Tensor) -> Tensor:
         pixels = self._normalized(pixels)
@@ -91,7 +84,10 @@ class Backbone(Pretrained):
                 f"the backbone has no {PREPROCESSOR}, so uint8 pixels cannot be normalised: "
                 "add the file, or give normalised floating point pixels"
             )
-        return (pixels / 255 - self.image_mean) / self.image_std
+        pixels = pixels.to(self.network.dtype)
+        mean = pixels.new_tensor(self.preprocessing.image_mean).view(-1, 1, 1)
+        std = pixels.new_tensor(self.preprocessing.image_std).view(-1, 1, 1)
+        return (pixels / 255 - mean) / std
 
     def _patches(self, hidden: Tensor, pixels: Tensor) -> Tensor:
         """The grid; or its mean, or the class token where there is one."""
@@ -110,7 +106,8 @@ class Backbone(Pretrained):
 
     def example(self) -> tuple[Tensor, ...]:
         height, width = _pair(getattr(self.network.config, "image_size", 64))
-        return (torch.zeros(1, 3, height, width),)
+        network = self.network
+        return (torch.zeros(1, 3, height, width, dtype=network.dtype, device=network.device),)
 
     def train(self, mode: bool = True) -> Backbone:
         super().train(mode)
@@ -136,7 +133,9 @@ def load_preprocessing(name: str | Path) -> Preprocessing | None:
         return None
     mean, std = given.get("image_mean", (0.0,) * 3), given.get("image_std", (1.0,) * 3)
     rescale = 255 * given.get("rescale_factor", 1 / 255)
-    size = given.get("crop_size") or given["size"]
+    size = given.get("crop_size") or given.get("size")
+    if size is None:
+        return None
     return Preprocessing(
         tuple(value / rescale for value in mean),
         tuple(value / rescale for value in std),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -54,25 +53,14 @@ class RetrievalModel(nn.Module, ABC):
         Make the optimiser while the backbone is trainable: `parameter_groups` leaves frozen
         parameters out, and optimisers skip parameters that get no gradient.
         """
-        for part in self.pretrained_parts():
+        for part in self.modules():
             if isinstance(part, Backbone):
                 part.fine_tune(enabled)
 
-    def pretrained_parts(self) -> list[Pretrained]:
-        return [part for part in self.modules() if isinstance(part, Pretrained)]
-
-    def save_configs(self, folder: Path) -> None:
-        """Write `backbone/` and `text_encoder/`, from which the same structure can be built.
-
-        So that a run needs nothing but its own folder: build the model from these two with
-        `pretrained=False`, and load the checkpoint.
-        """
-        for part in self.pretrained_parts():
-            part.save_config(folder / part.kind)
-
     def parameter_groups(self, learning_rate: float) -> list[dict[str, Any]]:
         """Every trainable parameter once, pretrained parts at their own learning rates."""
-        part_of = {p: part for part in self.pretrained_parts() for p in part.parameters()}
+        parts = [part for part in self.modules() if isinstance(part, Pretrained)]
+        part_of = {parameter: part for part in parts for parameter in part.parameters()}
         groups: dict[str, dict[str, Any]] = {}
         for parameter in self.parameters():
             if not parameter.requires_grad:

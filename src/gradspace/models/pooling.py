@@ -44,13 +44,14 @@ class GPO(nn.Module):
         self.score = nn.Linear(width, 1, bias=False)
 
     def forward(self, features: Tensor, mask: Tensor) -> Tensor:
-        lengths = mask.sum(1)
+        lengths, size = mask.sum(1), mask.shape[1]
         with torch.autocast(features.device.type, enabled=False):
-            features = features.to(self.score.weight.dtype)
-            weights = self.weights(lengths, features.shape[1])
-            in_order = features.masked_fill(~mask[..., None], -math.inf).sort(1, descending=True)[0]
-            in_order = in_order.masked_fill(~length_mask(lengths, features.shape[1])[..., None], 0)
-            return (weights[:, None] @ in_order).squeeze(1)
+            # Sorting the last dimension takes less than half the time of sorting the middle one.
+            values = features.transpose(1, 2).to(self.score.weight.dtype).contiguous()
+            values = values.masked_fill(~mask[:, None], -math.inf)
+            in_order = values.sort(dim=2, descending=True)[0]
+            in_order = in_order.masked_fill(~length_mask(lengths, size)[:, None], 0)
+            return (in_order @ self.weights(lengths, size)[:, :, None]).squeeze(2)
 
     def weights(self, lengths: Tensor, size: int) -> Tensor:
         """[n, size]: the weight of every place, 0 beyond the length.

@@ -91,7 +91,7 @@ class TextNetwork(Pretrained):
         return hidden
 
     def example(self) -> tuple[Tensor, ...]:
-        return torch.zeros(1, 2, dtype=torch.long), torch.tensor([2])
+        return torch.zeros(1, 2, dtype=torch.long, device=self.network.device), torch.tensor([2])
 
 
 def text_encoder(

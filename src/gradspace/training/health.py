@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-ALIKE = 0.995
+ALIKE = 0.999
 """Mean cosine between the embeddings of a batch above which they count as all alike."""
-PATIENCE = 20
+PATIENCE = 30
 """Checks in a row that must find them so."""
 
 
