@@ -13,13 +13,13 @@ import typer
 from rich.console import Console
 from rich.progress import track
 
-from benchmarks import evaluation, losses
+from benchmarks import evaluation, losses, training
 from benchmarks.case import Case, Measurement
 from benchmarks.page import machine, page
 from benchmarks.processes import ROOT, run
 from benchmarks.tables import Table, megabytes, seconds
 
-SUITES = {"losses": losses, "evaluation": evaluation}
+SUITES = {"losses": losses, "evaluation": evaluation, "training": training}
 WIDTH = 124
 """Of the tables: what they need, also where the terminal is narrower or none."""
 PAGE = ROOT / "docs" / "benchmarks.md"
@@ -28,11 +28,12 @@ PAGE = ROOT / "docs" / "benchmarks.md"
 class Suite(StrEnum):
     losses = "losses"
     evaluation = "evaluation"
+    training = "training"
 
 
 def main(
     quick: Annotated[bool, typer.Option(help="Tiny sizes: does everything work?")] = False,
-    only: Annotated[Suite | None, typer.Option(help="One suite instead of both.")] = None,
+    only: Annotated[Suite | None, typer.Option(help="One suite instead of all.")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write all numbers.")] = None,
     write: Annotated[bool, typer.Option(help="Write docs/benchmarks.md.")] = False,
 ) -> None:

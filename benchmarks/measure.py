@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import evaluation, losses
+from benchmarks import evaluation, losses, training
 from benchmarks.case import Call, Case, Measurement, Run
 
 THREADS = 2
@@ -29,7 +29,11 @@ MOST_REPEATS = 9
 MEASURED_ONCE = 30
 """A first call that takes longer than this is not repeated."""
 
-PREPARE = {"losses": losses.prepare, "evaluation": evaluation.prepare}
+PREPARE = {
+    "losses": losses.prepare,
+    "evaluation": evaluation.prepare,
+    "training": training.prepare,
+}
 
 
 def measure(case: Case) -> Measurement:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -10,6 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
+
+from gradspace.cli import app
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -46,15 +48,9 @@ def test_documented_commands_exist() -> None:
     for words in commands:
         options = {word.split("=")[0] for word in words if word.startswith("--")}
         path = [word for word in words[1:3] if re.fullmatch(r"[a-z]+", word)]
-        shown = subprocess.run(
-            [sys.executable, "-m", "gradspace", *path, "--help"],
-            capture_output=True,
-            text=True,
-            env={**os.environ, "COLUMNS": "200"},
-            timeout=60,
-        )
-        assert shown.returncode == 0, words
-        assert all(option in shown.stdout for option in options), words
+        shown = CliRunner().invoke(app, [*path, "--help"], env={"COLUMNS": "200"})
+        assert shown.exit_code == 0, words
+        assert all(option in shown.output for option in options), words
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -97,6 +97,8 @@ class TrainingRecipe(Table):
     num_workers: Annotated[int, Field(ge=0)] = 0
     track_every: PositiveInt = 100
     """Steps between two measurements of COCOS and gradient statistics."""
+    tensorboard: bool = False
+    """Also write TensorBoard events into the run; needs the extra `tracking`."""
     save_every: PositiveInt = 200
     """Steps between two checkpoints, besides those at the end of every epoch."""
 

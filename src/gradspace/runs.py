@@ -14,11 +14,11 @@ import json
 import platform
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -57,10 +57,13 @@ class Run:
             for line in file:
                 yield json.loads(line)
 
-    def log(self, **values: Any) -> None:
-        """Append one line to metrics.jsonl."""
+    def log(self, *, events: Events | None = None, **values: Any) -> None:
+        """Append one line to metrics.jsonl, and to TensorBoard's events where there are any."""
         with self.metrics_file.open("a", encoding="utf-8") as file:
             file.write(json.dumps(values) + "\n")
+        if events is not None:
+            for name, number in _numbers(values):
+                events.add_scalar(name, number, values["step"])
 
     def forget_after(self, step: int, epochs_done: int) -> None:
         """Drop what was measured after the checkpoint that training goes on from."""
@@ -73,6 +76,24 @@ class Run:
             ]
             with write_atomically(self.metrics_file) as file:
                 file.writelines(json.dumps(line) + "\n" for line in kept)
+
+
+class Events(Protocol):
+    """What TensorBoard's SummaryWriter offers."""
+
+    def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> None: ...
+
+
+def tensorboard_events(run: Run) -> Events:
+    """A writer of TensorBoard events into the folder of the run."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise ValueError(
+            "training.tensorboard needs TensorBoard: pip install gradspace[tracking]"
+        ) from None
+    writer: Events = SummaryWriter(run.folder)  # type: ignore[no-untyped-call]
+    return writer
 
 
 def create_run(folder: Path, recipe: Recipe) -> Run:
@@ -125,6 +146,15 @@ def _commit() -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() or None
+
+
+def _numbers(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
+    """Every number of nested values with its path: `dev/text_to_image/recall/1`."""
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _numbers(value, f"{prefix}{name}/")
+        elif isinstance(value, int | float) and name != "step":
+            yield f"{prefix}{name}", value
 
 
 def _complete_lines(path: Path) -> Iterator[dict[str, Any]]:

@@ -6,6 +6,8 @@ import math
 
 from torch import Tensor, nn
 
+from gradspace.models.pooling import GPO
+
 Vector = list[float]
 Matrix = list[Vector]
 
@@ -67,14 +69,16 @@ def gru(layer: nn.GRU, inputs: Matrix, suffix: str = "l0") -> Matrix:
 
 def bi_gru(layer: nn.GRU, inputs: Matrix) -> Matrix:
     """Both directions, averaged at every input."""
-    there = gru(layer, inputs)
-    back = gru(layer, inputs[::-1], "l0_reverse")[::-1]
-    return [mean([a, b]) for a, b in zip(there, back, strict=True)]
+    return averaged(gru(layer, inputs), gru(layer, inputs[::-1], "l0_reverse"))
 
 
-def gpo(codes: nn.GRU, score: nn.Linear, features: Matrix) -> Vector:
+def averaged(there: Matrix, back: Matrix) -> Matrix:
+    return [mean([a, b]) for a, b in zip(there, back[::-1], strict=True)]
+
+
+def gpo(pool: GPO, features: Matrix) -> Vector:
     """VSE-infinity section 4: position codes, bi-GRU, softmax(score / 0.1), sorted values."""
-    width = codes.input_size
+    width = pool.code_width
     positions = []
     for k in range(len(features)):
         code = []
@@ -82,7 +86,8 @@ def gpo(codes: nn.GRU, score: nn.Linear, features: Matrix) -> Vector:
             angle = k / 10000 ** (2 * i / width)
             code += [math.sin(angle), math.cos(angle)]
         positions.append(code)
-    exponentials = [math.exp(linear(score, s)[0] / 0.1) for s in bi_gru(codes, positions)]
+    states = averaged(gru(pool.from_first, positions), gru(pool.from_last, positions[::-1]))
+    exponentials = [math.exp(linear(pool.score, state)[0] / 0.1) for state in states]
     weights = [value / sum(exponentials) for value in exponentials]
     return [dot(weights, sorted(column, reverse=True)) for column in zip(*features, strict=True)]
 

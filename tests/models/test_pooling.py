@@ -27,14 +27,13 @@ def test_gpo_is_the_equation(gpo: GPO) -> None:
     features, mask = features_and_mask()
     pooled = gpo(features, mask)
     for row, kept, found in zip(features, mask, pooled, strict=True):
-        expected = loops.gpo(gpo.gru, gpo.score, loops.matrix(row[kept]))
+        expected = loops.gpo(gpo, loops.matrix(row[kept]))
         torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64))
 
 
 def test_gpo_has_the_published_sizes() -> None:
     gpo = GPO()
-    assert (gpo.code_width, gpo.gru.hidden_size, gpo.temperature) == (32, 32, 0.1)
-    assert gpo.gru.bidirectional
+    assert (gpo.code_width, gpo.score.in_features, gpo.temperature) == (32, 32, 0.1)
 
 
 def test_order_and_place_of_the_features_do_not_matter(gpo: GPO) -> None:
@@ -78,9 +77,10 @@ def test_the_position_gru_runs_once_per_distinct_length(
     gpo: GPO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes = []
-    gpo.gru.register_forward_pre_hook(lambda _, given: sizes.append(int(given[0].batch_sizes[0])))
+    for gru in (gpo.from_first, gpo.from_last):
+        gru.register_forward_pre_hook(lambda _, given: sizes.append(len(given[0])))
     gpo.weights(torch.tensor([3, 3, 5, 5, 5, 7]), 7)
-    assert sizes == [3]
+    assert sizes == [1, 3]
 
 
 def test_gpo_passes_gradcheck(gpo: GPO) -> None:

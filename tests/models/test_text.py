@@ -93,6 +93,11 @@ def test_tokenizer_pads_with_zero_and_counts(bert: Path, tmp_path: Path) -> None
     )
 
 
+def test_a_missing_tokenizer_is_said_to_be_missing(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"^there is no folder .*nowhere$"):
+        Tokenizer(tmp_path / "nowhere")
+
+
 def test_long_captions_are_cut_and_still_end(bert: Path) -> None:
     tokens, lengths = Tokenizer(bert).encode(["dog " * 40])
     assert lengths.tolist() == [12]

@@ -25,8 +25,7 @@ def test_images_are_the_equation() -> None:
             more = loops.floats(model.refine(region[None])[0])
             plain = loops.linear(model.project, loops.floats(region))
             rows.append([a + b for a, b in zip(plain, more, strict=True)])
-        pool = model.pool_images
-        expected = loops.unit(loops.gpo(pool.gru, pool.score, rows))
+        expected = loops.unit(loops.gpo(model.pool_images, rows))
         torch.testing.assert_close(embedding, torch.tensor(expected, dtype=torch.float64))
 
 
@@ -35,9 +34,8 @@ def test_texts_are_the_equation() -> None:
     tokens, lengths = tiny.captions(4, 9)
     words = model.texts(tokens, lengths)
     for i, embedding in enumerate(model.embed_texts(tokens, lengths)):
-        pool = model.pool_texts
         rows = loops.matrix(words[i, : lengths[i]])
-        expected = loops.unit(loops.gpo(pool.gru, pool.score, rows))
+        expected = loops.unit(loops.gpo(model.pool_texts, rows))
         torch.testing.assert_close(embedding, torch.tensor(expected, dtype=torch.float64))
 
 

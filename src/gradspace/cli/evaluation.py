@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -29,7 +30,9 @@ from gradspace.embedding import (
     embed_split,
     save_embeddings,
 )
+from gradspace.execution.tiles import EmbeddingScores
 from gradspace.metrics import retrieval_report
+from gradspace.metrics.eccv import eccv_caption_report
 from gradspace.recipes import DataRecipe
 from gradspace.runs import open_run
 from gradspace.system import System, load_system
@@ -51,6 +54,9 @@ def evaluate(
     data: Data = None,
     split: SplitName = "test",
     folds: Annotated[int, typer.Option(min=1, help="Mean over so many parts (COCO 1K: 5).")] = 1,
+    eccv: Annotated[
+        bool, typer.Option("--eccv", help="COCO's test set: also ECCV Caption and CxC.")
+    ] = False,
     device: Device = None,
     as_json: AsJson = False,
 ) -> None:
@@ -65,8 +71,9 @@ def evaluate(
     report = retrieval_report(scores, first.positives(), folds=folds)
     truth = _true_positives(chosen)
     true_report = None if truth is None else retrieval_report(scores, truth, folds=folds)
+    coco = _eccv_caption(scores, chosen) if eccv else None
     if as_json:
-        also = {"true_relevance": true_report.to_dict()} if true_report else {}
+        also = {"true_relevance": true_report.to_dict() if true_report else None, "eccv": coco}
         print(json.dumps({**report.to_dict(), **also}, indent=2))
         return
     what = f"the mean of {len(runs)} runs" if len(runs) > 1 else str(runs[0])
@@ -79,6 +86,9 @@ def evaluate(
     if true_report is not None:
         console.print("\nwith every caption that is true of an image as its positive:")
         console.print(str(true_report), highlight=False)
+    for name, values in (coco or {}).items():
+        both = f"image -> text {values['i2t']:.1f}, text -> image {values['t2i']:.1f}"
+        console.print(f"{name:>15}  {both}", highlight=False)
 
 
 def embed(
@@ -135,6 +145,17 @@ def _embed(folder: Path, split: Split, device: str | None) -> Embeddings:
     system = load_system(folder, torch_device(device))
     with progress_bar("embedding") as progress:
         return embed_split(system, split, progress)
+
+
+def _eccv_caption(scores: EmbeddingScores, split: Split) -> dict[str, dict[str, float]]:
+    """COCO's image numbers are at the end of its file names."""
+    numbers = [re.search(r"(\d+)\.\w+$", name) for name in split.image_names]
+    if split.caption_ids is None or not all(numbers):
+        raise ValueError(
+            "--eccv needs COCO's numbers of captions: open Karpathy's dataset_coco.json"
+        )
+    images = [int(number[1]) for number in numbers if number]
+    return eccv_caption_report(scores, images, split.caption_ids)
 
 
 def _true_positives(split: Split) -> Tensor | None:

@@ -62,6 +62,8 @@ class Split:
     """[captions]: the index of the image that a caption describes."""
     images: Images | None = None
     features: Features | None = None
+    caption_ids: Sequence[int] | None = None
+    """The numbers that the dataset's authors gave its captions, where they did."""
 
 
 @dataclass(frozen=True)

@@ -153,4 +153,7 @@ def _without(split: Split, problems: list[Problem]) -> Split:
         image_of_caption=(np.cumsum(keep_image) - 1)[split.image_of_caption[captions]],
         images=PickedImages(split.images, images) if split.images else None,
         features=PickedFeatures(split.features, images) if split.features else None,
+        caption_ids=[split.caption_ids[index] for index in captions.tolist()]
+        if split.caption_ids
+        else None,
     )

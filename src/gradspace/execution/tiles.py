@@ -40,6 +40,9 @@ class MatrixScores:
     def part(self, rows: slice, columns: Tensor) -> MatrixScores:
         return MatrixScores(self.matrix[rows][:, columns])
 
+    def transpose(self) -> MatrixScores:
+        return MatrixScores(self.matrix.t())
+
 
 @dataclass(frozen=True)
 class EmbeddingScores:
@@ -67,6 +70,9 @@ class EmbeddingScores:
 
     def part(self, rows: slice, columns: Tensor) -> EmbeddingScores:
         return EmbeddingScores(self.queries[rows], self.candidates[columns])
+
+    def transpose(self) -> EmbeddingScores:
+        return EmbeddingScores(self.candidates, self.queries)
 
 
 Scores = MatrixScores | EmbeddingScores

@@ -58,12 +58,11 @@ class Backbone(Pretrained):
         self.grid = grid
         self.freeze_batch_norm = freeze_batch_norm
         self.preprocessing = load_preprocessing(name)
-        config = self.network.config
-        self.width = int(getattr(config, "hidden_sizes", [getattr(config, "hidden_size", 0)])[-1])
         accepted = inspect.signature(self.network.forward).parameters
         any_size = "interpolate_pos_encoding"
         self._options = {any_size: True} if any_size in accepted else {}
-        self.fine_tune(fine_tune)
+        self.width = int(self.eval()(*self.example()).shape[-1])
+        self.train().fine_tune(fine_tune)
 
     def forward(self, pixels: Tensor) -> Tensor:
         pixels = self._normalized(pixels)

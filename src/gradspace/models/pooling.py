@@ -9,7 +9,6 @@ import math
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 
 def length_mask(lengths: Tensor, size: int) -> Tensor:
@@ -40,7 +39,8 @@ class GPO(nn.Module):
         super().__init__()
         self.code_width = code_width
         self.temperature = temperature
-        self.gru = nn.GRU(code_width, width, batch_first=True, bidirectional=True)
+        self.from_first = nn.GRU(code_width, width, batch_first=True)
+        self.from_last = nn.GRU(code_width, width, batch_first=True)
         self.score = nn.Linear(width, 1, bias=False)
 
     def forward(self, features: Tensor, mask: Tensor) -> Tensor:
@@ -56,18 +56,17 @@ class GPO(nn.Module):
     def weights(self, lengths: Tensor, size: int) -> Tensor:
         """[n, size]: the weight of every place, 0 beyond the length.
 
-        The GRU runs once per distinct length, not once per sample.
+        Nothing is computed twice: reading from the first place is the same for every length, and
+        reading from the last is done once per distinct length, not once per sample.
         """
         distinct, which = torch.unique(lengths, return_inverse=True)
         codes = position_codes(size, self.code_width).to(self.score.weight)
-        packed = pack_padded_sequence(
-            codes.expand(len(distinct), -1, -1),
-            distinct.cpu(),
-            batch_first=True,
-            enforce_sorted=False,
-        )
-        states, _ = pad_packed_sequence(self.gru(packed)[0], batch_first=True, total_length=size)
-        scores = self.score(sum(states.chunk(2, dim=2)) / 2).squeeze(2)
+        places = torch.arange(size, device=lengths.device)
+        mirrored = (distinct[:, None] - 1 - places).clamp(min=0)
+        from_first, _ = self.from_first(codes[None])
+        from_last, _ = self.from_last(codes[mirrored])
+        from_last = from_last.gather(1, mirrored[..., None].expand_as(from_last))
+        scores = self.score((from_first + from_last) / 2).squeeze(2)
         scores = scores.masked_fill(~length_mask(distinct, size), -math.inf)
         weights: Tensor = (scores / self.temperature).softmax(1)[which]
         return weights

@@ -14,20 +14,14 @@ LONGEST = 512
 
 
 class Tokenizer:
-    """Captions to tokens, with the network's own marks of start and end; safe in data workers.
-
-    >>> tokenizer = Tokenizer("bert-base-uncased")  # doctest: +SKIP
-    >>> tokens, lengths = tokenizer.encode(["a dog", "two brown dogs run"])  # doctest: +SKIP
-    """
+    """Captions to tokens, with the network's own marks of start and end; safe in data workers."""
 
     def __init__(self, name: str | Path) -> None:
         from transformers import AutoTokenizer
 
+        place = place_of(name)
         with quietly(), one_sentence(name):
-            self._tokenizer = AutoTokenizer.from_pretrained(place_of(name))
-
-    def __len__(self) -> int:
-        return len(self._tokenizer)
+            self._tokenizer = AutoTokenizer.from_pretrained(place)
 
     def encode(self, captions: Sequence[str]) -> tuple[Tensor, Tensor]:
         """int64 tokens [m, words] padded with 0, and lengths [m]. Long captions are cut."""

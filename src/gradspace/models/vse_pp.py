@@ -6,7 +6,7 @@ from torch import Tensor
 
 from gradspace.models.contract import RetrievalModel, unit, xavier_linear
 from gradspace.models.inputs import ImageInput, TextInput, image_features
-from gradspace.models.registry import Count, Flag, Share, model
+from gradspace.models.registry import STEP_DECAY, Count, Flag, Share, model
 from gradspace.models.text import text_encoder
 from gradspace.objectives.parameters import Positive
 
@@ -14,15 +14,7 @@ from gradspace.objectives.parameters import Positive
 @model(
     "vse++",
     source="Faghri et al. 2018",
-    training={
-        "epochs": 30,
-        "batch_size": 128,
-        "optimizer": "adam",
-        "learning_rate": 2e-4,
-        "decay_epochs": [15],
-        "decay": 0.1,
-        "clip": 2.0,
-    },
+    training={**STEP_DECAY, "epochs": 30, "optimizer": "adam", "learning_rate": 2e-4},
 )
 class VSEPlusPlus(RetrievalModel):
     """Pooled image features through one layer; the last state of a GRU over the words.

@@ -34,7 +34,7 @@ from gradspace.metrics import RetrievalReport, retrieval_report
 from gradspace.models import RetrievalModel
 from gradspace.positives import match_ids
 from gradspace.recipes import Recipe, build_objective
-from gradspace.runs import Run
+from gradspace.runs import Run, tensorboard_events
 from gradspace.system import System
 from gradspace.training.health import CollapseWatch, TrainingError, check_gradient
 from gradspace.training.monitor import Monitor
@@ -83,6 +83,7 @@ class Trainer:
         self.collapse = CollapseWatch()
         self.average = _average_of(system.model, recipe.training.ema)
         self.optimizer = self._make_optimizer(epoch=0)
+        self.events = tensorboard_events(run) if recipe.training.tensorboard else None
         half = recipe.training.precision == "float16"
         self.scaler = torch.amp.GradScaler(system.device.type, enabled=half)
 
@@ -132,7 +133,7 @@ class Trainer:
                 self._save_weights(report)
         elif done.epoch + 1 == stages(self.recipe)[-1].end:
             self._save_weights(None)
-        self.run.log(kind="epoch", step=done.step, epoch=done.epoch, **values)
+        self.run.log(events=self.events, kind="epoch", step=done.step, epoch=done.epoch, **values)
         self.monitor.epoch_done(done.epoch, values["loss"], report)
         self.progress = replace(done, epoch=done.epoch + 1, batch=0, loss_sum=0.0)
         self.save()
@@ -212,6 +213,7 @@ class Trainer:
         positives = match_ids(batch.image_ids, batch.text_ids)
         objective = loss.objective
         self.run.log(
+            events=self.events,
             kind="step",
             step=self.progress.step,
             epoch=self.progress.epoch,

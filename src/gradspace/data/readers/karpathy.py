@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -19,6 +19,8 @@ SPLITS = {"train": ("train", "restval"), "dev": ("val", "dev"), "test": ("test",
 @dataclass(frozen=True)
 class Sentence:
     raw: str
+    sentid: int | None = None
+    """COCO's number of the caption."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,12 @@ def open_karpathy(path: Path, images: Path | None) -> Dataset:
         described = [(name_of(e), [sentence.raw for sentence in e.sentences]) for e in chosen]
         if described:
             stored = StoredImages(store, [image for image, _ in described]) if store else None
-            splits[split] = make_split(split, described, stored)
+            ids = [sentence.sentid for e in chosen for sentence in e.sentences]
+            known = [number for number in ids if number is not None]
+            splits[split] = replace(
+                make_split(split, described, stored),
+                caption_ids=known if len(known) == len(ids) else None,
+            )
     return Dataset(file.stem.removeprefix("dataset_"), splits)
 
 

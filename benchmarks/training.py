@@ -1,0 +1,157 @@
+"""Suite: what an objective, its tracking and the loader cost beside a training step of VSE++."""
+
+from __future__ import annotations
+
+import atexit
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+import gradspace as gs
+from benchmarks.case import Call, Case, Measurement, Run
+from benchmarks.tables import Table, megabytes, milliseconds, time_ratio
+from gradspace.data.batches import training_batches
+from gradspace.data.dataset import Split, make_split
+from gradspace.data.feature_files import FeatureFile
+from gradspace.data.image_files import StoredImages, open_store
+from gradspace.data.pixels import RandomCrop
+from gradspace.data.vocabulary import Vocabulary
+from gradspace.models import ImageInput, TextInput, build_model
+from gradspace.positives import Positives
+
+OBJECTIVES = ("triplet-hard", "triplet", "nt-xent", "smooth-ap", "circle/sigmoid-ms")
+CONSTANT = "VSE++ step, constant loss"
+TRACKING = "COCOS in both directions, once"
+LOADERS = {
+    "loader, pooled features of 2048": (2048,),
+    "loader, 36 regions of 2048": (36, 2048),
+    "loader, 640 x 480 JPEG to 224 px, 2 workers": None,
+}
+NUM_WORDS = 8000
+BATCHES = 4
+"""A loader is timed over so many batches, one of which fills its workers."""
+
+
+def cases(quick: bool) -> list[Case]:
+    batch, width = (16, 16) if quick else (128, 1024)
+    steps = [CONSTANT, *(f"VSE++ step, {name}" for name in OBJECTIVES), TRACKING]
+    return [Case("training", "ours", what, batch, 1, width) for what in (*steps, *LOADERS)]
+
+
+def prepare(case: Case) -> Call:
+    if case.what in LOADERS:
+        return Call(_loader(case, LOADERS[case.what]), share=BATCHES)
+    torch.manual_seed(0)
+    if case.what == TRACKING:
+        scores = torch.rand(case.images, case.images)
+        own = gs.match_ids(range(case.images), range(case.images))
+        objective = gs.objective("circle/sigmoid-ms")
+        return Call(lambda: _track(objective, scores, own))
+    return Call(_step(case))
+
+
+def _step(case: Case) -> Run:
+    """Forward and backward of VSE++ on pooled features, with captions of 8 to 15 words."""
+    model = build_model(
+        "vse++",
+        image_input=ImageInput(shape=(2048,)),
+        text_input=TextInput(vocabulary_size=NUM_WORDS),
+        width=case.width,
+    )
+    images = torch.rand(case.images, 2048)
+    lengths = torch.randint(8, 16, (case.images,))
+    tokens = torch.randint(4, NUM_WORDS, (case.images, 15))
+    loss = _loss(case)
+
+    def step() -> dict[str, float]:
+        model.zero_grad()
+        value = loss(*model(images, tokens, lengths))
+        value.backward()  # type: ignore[no-untyped-call]
+        return {"loss": value.item()}
+
+    return step
+
+
+def _loss(case: Case) -> Callable[[Tensor, Tensor], Tensor]:
+    if case.what == CONSTANT:
+        direction = torch.randn(case.images, case.width)
+        return lambda images, texts: ((images + texts) * direction).sum()
+    loss = gs.RetrievalLoss(case.what.removeprefix("VSE++ step, "))
+    ids = torch.arange(case.images)
+
+    def both_ways(images: Tensor, texts: Tensor) -> Tensor:
+        value: Tensor = loss(images, texts, ids, ids)
+        return value
+
+    return both_ways
+
+
+def _track(objective: gs.Objective, scores: Tensor, own: Positives) -> dict[str, float]:
+    by_image = gs.cocos(objective, scores, own)
+    by_text = gs.cocos(objective, scores.t(), own.transpose())
+    return {"C^B": by_image.per_batch + by_text.per_batch}
+
+
+def _loader(case: Case, shape: tuple[int, ...] | None) -> Run:
+    """Read `BATCHES` batches of random images from a file that has eight times as many."""
+    folder = Path(tempfile.mkdtemp(prefix="gradspace-bench-"))
+    atexit.register(shutil.rmtree, folder)
+    split = _photos(case, folder) if shape is None else _features(case, folder, shape)
+    vocabulary = Vocabulary.build(split.captions, min_count=1)
+
+    def read() -> dict[str, float]:
+        loader = training_batches(
+            split,
+            vocabulary.encode_batch,
+            batch_size=case.images,
+            seed=0,
+            epoch=0,
+            pixels=RandomCrop() if shape is None else None,
+            num_workers=2 if shape is None else 0,
+        )
+        batches = [batch for batch, _ in zip(loader, range(BATCHES), strict=False)]
+        return {"images": float(sum(len(batch.images) for batch in batches))}
+
+    return read
+
+
+def _described(num_images: int) -> list[tuple[str, list[str]]]:
+    return [(f"{i}.jpg", [f"a photo of {i} things beside a house"]) for i in range(num_images)]
+
+
+def _features(case: Case, folder: Path, shape: tuple[int, ...]) -> Split:
+    rows = np.random.default_rng(0).random((case.images * 8, *shape), dtype=np.float32)
+    np.save(folder / "features.npy", rows)
+    described = _described(case.images * 8)
+    return make_split("train", described, features=FeatureFile(folder / "features.npy"))
+
+
+def _photos(case: Case, folder: Path) -> Split:
+    described = _described(case.images * BATCHES)
+    noise = np.random.default_rng(0).integers(0, 255, (60, 80, 3), dtype=np.uint8)
+    picture = Image.fromarray(noise).resize((640, 480))
+    for name, _ in described:
+        picture.save(folder / name, quality=90)
+    names = [name for name, _ in described]
+    return make_split("train", described, StoredImages(open_store(folder), names))
+
+
+def check(measured: Mapping[Case, Measurement]) -> None:
+    """Nothing to compare: every row does something else."""
+
+
+def table(measured: Mapping[Case, Measurement]) -> Table:
+    step = next(m for case, m in measured.items() if case.what == CONSTANT)
+    size = next(iter(measured)).images
+    rows = [
+        [case.what, milliseconds(m), time_ratio(m, step), megabytes(m)]
+        for case, m in measured.items()
+    ]
+    columns = [f"batch of {size}", "ms", "times the constant step", "extra MB"]
+    return Table("Training: the objective and the loader beside the model", columns, rows)
