@@ -1,5 +1,11 @@
 from __future__ import annotations
 
+import os
+
+# One thread per test process, and per process that a test starts: two that share a core with others
+# wait for each other and take twenty times as long. Must come before torch.
+os.environ["OMP_NUM_THREADS"] = "1"
+
 import pytest
 from samples import NAMES, Batch, random_batch
 

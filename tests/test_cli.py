@@ -35,13 +35,6 @@ def test_help_and_version() -> None:
         assert "Usage: gradspace" in shown.stdout
 
 
-def test_demo_compares_objectives() -> None:
-    shown = run("demo")
-    assert shown.returncode == 0, shown.stderr
-    for expected in ("triplet-hard", "nt-xent", "circle/sigmoid-ms", "C^q", "image → text"):
-        assert expected in shown.stdout
-
-
 def test_cocos_of_a_score_file(score_file: Path) -> None:
     shown = run("analyse", "cocos", score_file, "--objective", "triplet-hard", "--json")
     counts = json.loads(shown.stdout)["triplet-hard"]

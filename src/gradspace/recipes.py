@@ -24,7 +24,7 @@ import pydantic
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 
-from gradspace.models import published_training
+from gradspace.models import model_info
 from gradspace.objectives import Objective, objective
 from gradspace.objectives.parameters import suggestion
 
@@ -149,16 +149,25 @@ def load_recipe(path: Path | None = None, overrides: Sequence[str] = ()) -> Reci
 
 def make_recipe(raw: Mapping[str, Any], name: str = "recipe") -> Recipe:
     """A checked recipe from nested dictionaries."""
-    model = raw.get("model", {})
-    published = published_training(model.get("name", "vse++")) if isinstance(model, Mapping) else {}
-    training = raw.get("training", {})
-    if isinstance(training, Mapping):
-        raw = {**raw, "training": {**published, **training}}
     try:
-        return Recipe.model_validate(raw)
+        return Recipe.model_validate(_with_published(raw))
     except pydantic.ValidationError as error:
         problems = "; ".join(_explain(problem) for problem in error.errors())
         raise ValueError(f"{name}: {problems}") from None
+
+
+def _with_published(raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Fill in how the model was published to be trained, where the recipe does not say."""
+    tables = [raw.get(name, {}) for name in ("model", "training", "objective")]
+    if not all(isinstance(table, Mapping) for table in tables):
+        return raw  # which will be refused
+    model, training, chosen = tables
+    info = model_info(model.get("name", ModelRecipe().name))
+    filled = {**raw, "training": {**info.training, **training}}
+    name = chosen.get("name", ObjectiveRecipe().name)
+    if info.warm_up and "warm_up" not in chosen and objective(name).mined:
+        filled["objective"] = {**chosen, "warm_up": info.warm_up}
+    return filled
 
 
 def recipe_toml(recipe: Recipe) -> str:

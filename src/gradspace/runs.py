@@ -92,7 +92,7 @@ def tensorboard_events(run: Run) -> Events:
         raise ValueError(
             "training.tensorboard needs TensorBoard: pip install gradspace[tracking]"
         ) from None
-    writer: Events = SummaryWriter(run.folder)  # type: ignore[no-untyped-call]
+    writer: Events = SummaryWriter(run.folder)
     return writer
 
 

@@ -26,7 +26,7 @@ FLICKR, RESNET = SHARED / "flickr8k", SHARED / "resnet50"
 
 SMALL = {
     "vse++": {"width": 128, "word_width": 64},
-    "vsrn": {"width": 64, "word_width": 64},
+    "vsrn": {"width": 128, "word_width": 64},
     "vse-infinity": {"width": 128, "word_width": 64},
 }
 
@@ -48,7 +48,7 @@ def test_learns_scenes_to_ten_times_chance(name: str, tmp_path: Path) -> None:
         data={"source": "scenes", "num_train": 800, "num_dev": 200, "num_test": 10},
         model={"name": name, **SMALL[name]},
         objective={"name": "nt-xent"},
-        training={"epochs": 3, "batch_size": 64, "learning_rate": 2e-3, "decay_epochs": [2]},
+        training={"epochs": 4, "batch_size": 64, "learning_rate": 2e-3, "decay_epochs": [3]},
     )
     image_to_text, text_to_image = dev_recalls(run)[-1]
     assert image_to_text >= 10 * 0.5
@@ -124,13 +124,13 @@ def resnet50(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_learns_from_real_photos_through_a_real_backbone(
     name: str, resnet50: Path, tmp_path: Path
 ) -> None:
-    """From the pixels: 48 photos, a frozen ResNet-50, then one epoch with it."""
-    dataset = flickr_slice(48, 24)
+    """From the pixels: 8 photos through a frozen ResNet-50, then one epoch with it."""
+    dataset = flickr_slice(8, 8)
     recipe = make_recipe(
         {
             "model": {"name": name, "width": 64, "word_width": 32, "backbone": str(resnet50)},
             "objective": {"name": "nt-xent"},
-            "training": {"epochs": 1, "batch_size": 24, "learning_rate": 1e-3, "warm_up_steps": 0},
+            "training": {"epochs": 1, "batch_size": 8, "learning_rate": 1e-3},
             "finetune": {"epochs": 1},
         }
     )

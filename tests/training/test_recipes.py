@@ -19,8 +19,20 @@ def test_published_values_fill_in_what_is_left_out(tmp_path: Path) -> None:
     assert recipe.training.epochs == 3
     assert recipe.training.optimizer == "adamw"
     assert recipe.training.learning_rate == 5e-4
+    assert recipe.objective.warm_up == "triplet", "its first epoch is over all negatives"
     assert recipe.seed == 7
-    assert str(build_objective(recipe)) == "Goal(name='nca/linear', parameters={'scale': 5})"
+    assert str(build_objective(recipe)) == "Goal(name='nca/linear', parameters={'scale': 5.0})"
+
+
+def test_only_mined_objectives_are_warmed_up() -> None:
+    for name, warm_up in {
+        "triplet-hard": "triplet",
+        "nt-xent": None,
+        "nca/linear": "triplet",
+    }.items():
+        recipe = make_recipe({"model": {"name": "vse-infinity"}, "objective": {"name": name}})
+        assert recipe.objective.warm_up == warm_up
+    assert make_recipe({"model": {"name": "vse++"}}).objective.warm_up is None
 
 
 def test_a_resolved_recipe_reads_as_itself(tmp_path: Path) -> None:

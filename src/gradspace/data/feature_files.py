@@ -98,10 +98,10 @@ class FeatureWriter:
     """Writes the features of one split, in order, so that nothing is lost when it is killed.
 
     Example:
-        >>> with FeatureWriter(folder, split, (49, 2048), backbone="resnet50") as writer:
-        ...     start = writer.num_done
-        ...     for images in image_batches(split, batch_size=64, pixels=crop, start=start):
-        ...         writer.append(backbone(images).numpy())
+        with FeatureWriter(folder, split, (49, 2048), backbone="resnet50") as writer:
+            start = writer.num_done
+            for images in image_batches(split, batch_size=64, pixels=crop, start=start):
+                writer.append(backbone(images).numpy())
     """
 
     def __init__(

@@ -18,8 +18,8 @@ __all__ = [
     "TextInput",
     "build_model",
     "model",
+    "model_info",
     "models",
-    "published_training",
 ]
 
 for _module in pkgutil.iter_modules(__path__):
@@ -36,7 +36,7 @@ def build_model(
     >>> model.width
     512
     """
-    info = _find(name)
+    info = model_info(name)
     build: Any = info.build
     built: RetrievalModel = build(image_input, text_input, **checked(name, info.known, parameters))
     return built
@@ -47,12 +47,8 @@ def models() -> tuple[ModelInfo, ...]:
     return tuple(MODELS[name] for name in sorted(MODELS))
 
 
-def published_training(name: str) -> dict[str, Any]:
-    """How the model was published to be trained, as keys of a recipe's [training] table."""
-    return dict(_find(name).training)
-
-
-def _find(name: str) -> ModelInfo:
+def model_info(name: str) -> ModelInfo:
+    """What is registered under a name."""
     if name not in MODELS:
         raise ValueError(f"unknown model {name!r}; {suggestion(name, MODELS, 'there are')}")
     return MODELS[name]

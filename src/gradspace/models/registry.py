@@ -30,6 +30,8 @@ class ModelInfo:
     source: str
     training: Mapping[str, Any]
     """How it was published to be trained: keys of a recipe's [training] table."""
+    warm_up: str | None
+    """The objective of the first epoch, where the hardest negatives alone do not train it."""
 
     @property
     def summary(self) -> str:
@@ -49,7 +51,9 @@ class ModelInfo:
 MODELS: dict[str, ModelInfo] = {}
 
 
-def model(name: str, *, source: str, training: Mapping[str, Any]) -> Callable[[M], M]:
+def model(
+    name: str, *, source: str, training: Mapping[str, Any], warm_up: str | None = None
+) -> Callable[[M], M]:
     """Register a `RetrievalModel` class under `name`.
 
     It is built as `build(image_input, text_input, **parameters)`: its parameters are the arguments
@@ -59,7 +63,7 @@ def model(name: str, *, source: str, training: Mapping[str, Any]) -> Callable[[M
     def register(build: M) -> M:
         if name in MODELS:
             raise ValueError(f"{name!r} is registered already, as {MODELS[name].build}")
-        info = ModelInfo(name, build, source, training)
+        info = ModelInfo(name, build, source, training, warm_up)
         if not info.summary:
             raise ValueError(f"{name!r} needs a docstring: its first line is shown to users")
         build.name = name

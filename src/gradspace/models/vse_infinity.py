@@ -21,6 +21,7 @@ DropRate = Annotated[float, Field(strict=True, ge=0, le=0.5)]
 @model(
     "vse-infinity",
     source="Chen et al. 2021",
+    warm_up="triplet",
     training={
         **STEP_DECAY,
         "epochs": 25,

@@ -37,6 +37,9 @@ class Objective(ABC):
     is_loss: ClassVar[bool] = True
     """Are the weights the derivative of the value? False where parts of it are held constant."""
 
+    mined: ClassVar[bool] = False
+    """Does only the hardest negative of a query get a weight?"""
+
     @abstractmethod
     def statistics(self, positive: PositiveScores) -> tuple[Statistic, ...]:
         """What has to be known about each query's negatives."""

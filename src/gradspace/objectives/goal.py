@@ -35,6 +35,7 @@ class Goal(Objective):
     relative: Relative | None = field(repr=False, compare=False)
     reduction: ClassVar[Reduction] = "sum"
     is_loss: ClassVar[bool] = False
+    mined: ClassVar[bool] = True
 
     def statistics(self, positive: PositiveScores) -> tuple[Statistic, ...]:
         relative = self.relative.statistics(positive) if self.relative else ()

@@ -39,6 +39,7 @@ class HardestTriplet(Objective):
 
     margin: Real = 0.2
     reduction: ClassVar[Reduction] = "sum"
+    mined: ClassVar[bool] = True
 
     def statistics(self, positive: PositiveScores) -> tuple[Statistic, ...]:
         return (Hardest(),)
