@@ -12,8 +12,8 @@ from gradspace.models import (
     TextInput,
     build_model,
     model,
+    model_info,
     models,
-    published_training,
 )
 
 INPUTS: dict[str, Any] = {
@@ -30,7 +30,7 @@ def test_models_are_listed_with_parameters_and_source() -> None:
     assert info.summary.startswith("Pooled image features")
     assert info.source == "Faghri et al. 2018"
     assert info.parameters["width"] == 1024
-    assert published_training("vse-infinity")["weight_decay"] == 1e-4
+    assert model_info("vse-infinity").training["weight_decay"] == 1e-4
 
 
 @pytest.mark.parametrize(
