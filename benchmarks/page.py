@@ -42,7 +42,8 @@ ranks). ~ marks the loops, timed on 100 images and their 500 texts, and extrapol
 are checked to be the same in every run.
 
 **Training.** VSE++ with its published widths (pooled features of 2,048, GRU and embedding of
-1,024), captions of 8 to 15 words, forward + backward; the constant loss has a fixed gradient. COCOS
+1,024), captions of 8 to 15 words, forward + backward, with a loss whose gradient is constant. The
+objectives are timed alone, forward + backward to the embeddings: what they add to that step. COCOS
 is tracked every 100 steps by default, so that a step pays a hundredth of it. Loaders read their
 batches from files that the page cache holds.
 """

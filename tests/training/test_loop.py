@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -180,3 +181,25 @@ def test_an_existing_run_is_not_overwritten(tmp_path: Path) -> None:
         create_run(run.folder, run.recipe())
     with pytest.raises(ValueError, match="is not a run"):
         open_run(tmp_path)
+
+
+# --- a transformers text encoder ----------------------------------------------------------------
+
+
+def test_a_run_with_a_transformers_text_encoder_loads_from_its_folder_alone(tmp_path: Path) -> None:
+    """Trained from a small BERT, which is gone when the run is loaded again."""
+    from models.tiny import bert
+
+    encoder = bert(tmp_path / "bert")
+    run = train_small(
+        tmp_path / "run",
+        model={"name": "vse-infinity", "text_encoder": str(encoder)},
+        objective={"name": "nt-xent"},
+        training={"epochs": 1},
+    )
+    shutil.rmtree(encoder)
+    system = load_system(run.folder, torch.device("cpu"))
+    embeddings = embed_split(system, open_data(run.recipe()).splits["dev"])
+    report = retrieval_report(embeddings.scores(), embeddings.positives())
+    (epoch,) = (line for line in run.metrics() if line["kind"] == "epoch")
+    assert report.rsum == pytest.approx(epoch["dev"]["rsum"])
