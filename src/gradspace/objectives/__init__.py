@@ -11,7 +11,7 @@ from typing import Any
 
 from gradspace.objectives.contract import Objective
 from gradspace.objectives.goal import Goal
-from gradspace.objectives.parameters import checked, parameters_of, suggestion
+from gradspace.parameters import checked, parameters_of, suggestion
 from gradspace.objectives.registry import (
     LOSSES,
     PAIR_WEIGHTS,

@@ -10,7 +10,7 @@ from torch.nn.functional import softplus
 
 from gradspace.execution.statistics import LOG_ZERO, LogSumExp, PositiveScores, Statistic
 from gradspace.objectives.contract import Objective, Reduction
-from gradspace.objectives.parameters import Positive, Real
+from gradspace.parameters import Positive, Real
 from gradspace.objectives.registry import loss
 
 

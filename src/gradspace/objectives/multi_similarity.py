@@ -17,7 +17,7 @@ from gradspace.execution.statistics import (
     Statistic,
 )
 from gradspace.objectives.contract import Objective, Reduction
-from gradspace.objectives.parameters import NonNegative, Positive, Real
+from gradspace.parameters import NonNegative, Positive, Real
 from gradspace.objectives.registry import loss
 
 

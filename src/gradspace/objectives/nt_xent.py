@@ -10,7 +10,7 @@ from torch.nn.functional import softplus
 
 from gradspace.execution.statistics import LogSumExp, PositiveScores, Statistic
 from gradspace.objectives.contract import Objective, Reduction
-from gradspace.objectives.parameters import Positive
+from gradspace.parameters import Positive
 from gradspace.objectives.registry import loss
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gradspace.execution.statistics import Hardest, PositiveScores, Statistic, Sum
 from gradspace.objectives.contract import Objective, Reduction
-from gradspace.objectives.parameters import Real
+from gradspace.parameters import Real
 from gradspace.objectives.registry import loss
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gradspace.objectives.parameters import Positive, Real
+from gradspace.parameters import Positive, Real
 from gradspace.objectives.registry import triplet_weight
 
 
