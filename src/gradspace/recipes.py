@@ -26,7 +26,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 
 from gradspace.models import model_info
 from gradspace.objectives import Objective, objective
-from gradspace.objectives.parameters import suggestion
+from gradspace.parameters import suggestion
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]

@@ -11,7 +11,7 @@ from gradspace.data.dataset import Dataset, Features
 from gradspace.data.feature_files import read_features, slice_features
 from gradspace.data.problems import Progress, broken_items, structural_problems, without
 from gradspace.data.readers import READERS, Reader
-from gradspace.objectives.parameters import checked, parameters_of
+from gradspace.parameters import checked, parameters_of
 
 
 def open_dataset(

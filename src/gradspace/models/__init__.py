@@ -9,7 +9,7 @@ from typing import Any
 from gradspace.models.contract import RetrievalModel
 from gradspace.models.inputs import ImageInput, TextInput
 from gradspace.models.registry import MODELS, ModelInfo, model
-from gradspace.objectives.parameters import checked, suggestion
+from gradspace.parameters import checked, suggestion
 
 __all__ = [
     "ImageInput",

@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import Field
 
 from gradspace.models.contract import RetrievalModel
-from gradspace.objectives.parameters import parameters_of
+from gradspace.parameters import parameters_of
 
 Count = Annotated[int, Field(strict=True, gt=0)]
 Share = Annotated[float, Field(strict=True, ge=0, lt=1)]

@@ -13,7 +13,7 @@ from gradspace.models.inputs import ImageInput, TextInput, image_features
 from gradspace.models.pooling import GPO, length_mask
 from gradspace.models.registry import STEP_DECAY, Count, Flag, Share, model
 from gradspace.models.text import text_encoder
-from gradspace.objectives.parameters import Positive
+from gradspace.parameters import Positive
 
 DropRate = Annotated[float, Field(strict=True, ge=0, le=0.5)]
 

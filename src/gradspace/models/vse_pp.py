@@ -8,7 +8,7 @@ from gradspace.models.contract import RetrievalModel, unit, xavier_linear
 from gradspace.models.inputs import ImageInput, TextInput, image_features
 from gradspace.models.registry import STEP_DECAY, Count, Flag, Share, model
 from gradspace.models.text import text_encoder
-from gradspace.objectives.parameters import Positive
+from gradspace.parameters import Positive
 
 
 @model(

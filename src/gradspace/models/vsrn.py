@@ -10,7 +10,7 @@ from gradspace.models.gcn import GCNBlock
 from gradspace.models.inputs import ImageInput, TextInput, image_features
 from gradspace.models.registry import STEP_DECAY, Count, Flag, Share, model
 from gradspace.models.text import text_encoder
-from gradspace.objectives.parameters import Positive
+from gradspace.parameters import Positive
 
 
 @model(
@@ -26,9 +26,8 @@ class VSRN(RetrievalModel):
     adds the published `extra_loss`, of weight 1; it is off as in ICR.
 
     The published code divides by a length after the layer and after the blocks, over the regions
-    where the channels are meant. Here every region gets length 1: on `scenes` (36 regions, width
-    1024, nt-xent, 6 epochs, one seed) R@1 is 52|32 with the channels and 50|29 with the regions.
-    (For Flickr30k that code also leaves the first of the two out and ends with a BatchNorm.)
+    where the channels are meant; here every region gets length 1. (For Flickr30k that code also
+    leaves the first of the two out and ends with a BatchNorm.)
 
     Published for precomputed regions: what a backbone is trained with is from VSE-infinity.
     """

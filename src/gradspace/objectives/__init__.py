@@ -11,7 +11,6 @@ from typing import Any
 
 from gradspace.objectives.contract import Objective
 from gradspace.objectives.goal import Goal
-from gradspace.objectives.parameters import checked, parameters_of, suggestion
 from gradspace.objectives.registry import (
     LOSSES,
     PAIR_WEIGHTS,
@@ -21,6 +20,7 @@ from gradspace.objectives.registry import (
     pair_weight,
     triplet_weight,
 )
+from gradspace.parameters import checked, parameters_of, suggestion
 
 __all__ = ["Objective", "loss", "objective", "objectives", "pair_weight", "triplet_weight"]
 

@@ -10,8 +10,8 @@ from torch.nn.functional import softplus
 
 from gradspace.execution.statistics import PositiveScores, Statistic, Sum
 from gradspace.objectives.contract import Objective, Reduction
-from gradspace.objectives.parameters import Positive, Real
 from gradspace.objectives.registry import loss
+from gradspace.parameters import Positive, Real
 
 
 @loss("binomial-deviance", source="Yi et al. 2014, eq. 10; GOAL eq. 11")

@@ -10,8 +10,8 @@ from torch.nn.functional import softplus
 
 from gradspace.execution.statistics import LOG_ZERO, LogSumExp, PositiveScores, Statistic
 from gradspace.objectives.contract import Objective, Reduction
-from gradspace.objectives.parameters import Positive, Real
 from gradspace.objectives.registry import loss
+from gradspace.parameters import Positive, Real
 
 
 @loss("circle", source="Sun et al. 2020, eq. 6 and 8")

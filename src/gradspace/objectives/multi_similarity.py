@@ -17,8 +17,8 @@ from gradspace.execution.statistics import (
     Statistic,
 )
 from gradspace.objectives.contract import Objective, Reduction
-from gradspace.objectives.parameters import NonNegative, Positive, Real
 from gradspace.objectives.registry import loss
+from gradspace.parameters import NonNegative, Positive, Real
 
 
 @loss("multi-similarity", source="Wang et al. 2019, eq. 11, 12 and 15")

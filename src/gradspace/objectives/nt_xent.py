@@ -10,8 +10,8 @@ from torch.nn.functional import softplus
 
 from gradspace.execution.statistics import LogSumExp, PositiveScores, Statistic
 from gradspace.objectives.contract import Objective, Reduction
-from gradspace.objectives.parameters import Positive
 from gradspace.objectives.registry import loss
+from gradspace.parameters import Positive
 
 
 @loss("nt-xent", source="ICR eq. 4")

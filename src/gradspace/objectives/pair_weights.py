@@ -8,9 +8,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gradspace.objectives.parameters import Positive, Real
 from gradspace.objectives.registry import pair_weight
 from gradspace.objectives.relative import MeanDifference, MeanExponential
+from gradspace.parameters import Positive, Real
 
 
 @pair_weight("constant", source="GOAL eq. 9")

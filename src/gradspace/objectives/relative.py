@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from gradspace.execution.statistics import LOG_ZERO, LogSumExp, PositiveScores, Statistic, Sum
-from gradspace.objectives.parameters import NonNegative, Positive
+from gradspace.parameters import NonNegative, Positive
 
 
 @dataclass(frozen=True)

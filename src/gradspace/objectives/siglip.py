@@ -10,8 +10,8 @@ from torch.nn.functional import softplus
 
 from gradspace.execution.statistics import PositiveScores, Statistic, Sum
 from gradspace.objectives.contract import Objective, Reduction
-from gradspace.objectives.parameters import Positive, Real
 from gradspace.objectives.registry import loss
+from gradspace.parameters import Positive, Real
 
 
 @loss("siglip", source="Zhai et al. 2023, section 3.2")

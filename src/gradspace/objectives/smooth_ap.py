@@ -11,8 +11,8 @@ from torch import Tensor
 from gradspace.execution.dense import positive_scores, reduce
 from gradspace.execution.statistics import PositiveScores, Statistic, Sum
 from gradspace.objectives.contract import Objective, Reduction
-from gradspace.objectives.parameters import Positive
 from gradspace.objectives.registry import loss
+from gradspace.parameters import Positive
 from gradspace.positives import Positives
 
 

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from gradspace.execution.statistics import Hardest, PositiveScores, Statistic, Sum
 from gradspace.objectives.contract import Objective, Reduction
-from gradspace.objectives.parameters import Real
 from gradspace.objectives.registry import loss
+from gradspace.parameters import Real
 
 
 @loss("triplet", source="ICR eq. 3")

@@ -8,8 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gradspace.objectives.parameters import Positive, Real
 from gradspace.objectives.registry import triplet_weight
+from gradspace.parameters import Positive, Real
 
 
 @triplet_weight("constant", source="GOAL eq. 5")

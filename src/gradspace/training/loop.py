@@ -124,6 +124,7 @@ class Trainer:
     def _finish_epoch(self) -> None:
         """Evaluate on dev, keep the weights if they are the best so far, and move on."""
         done = self.progress
+        self.optimizer.zero_grad(set_to_none=True)  # of batches that did not fill a step
         report = self._evaluate()
         values: dict[str, Any] = {"loss": done.loss_sum / max(done.batch, 1)}
         if report is not None:
@@ -151,6 +152,7 @@ class Trainer:
             start_batch=self.progress.batch,
             pixels=self.system.training_crop,
             num_workers=training.num_workers,
+            pin_memory=self.system.device.type == "cuda",
         )
 
     # --- one batch ------------------------------------------------------------------------------

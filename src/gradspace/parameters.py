@@ -1,4 +1,4 @@
-"""Parameter types of objectives, and the check that names the parameter that is wrong."""
+"""Types of parameters, and the check of what users set by name: objectives, models, datasets."""
 
 from __future__ import annotations
 
