@@ -7,6 +7,7 @@ from itertools import islice
 from pathlib import Path
 
 import torch
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -103,11 +104,11 @@ def _trained(folder: Path, name: str, dataset: Dataset, console: Console) -> Sys
 
 
 def _results_table(reports: Mapping[str, RetrievalReport], title: str) -> Table:
-    table = Table(title=f"Retrieval {title}", title_justify="left", padding=(0, 1, 0, 0))
+    table = Table(title=f"Retrieval {title}", title_justify="left", box=SIMPLE_HEAD)
     table.add_column("objective", no_wrap=True)
     for direction in ("i→t", "t→i"):
         for k in (1, 5, 10):
-            table.add_column(f"{direction} R@{k}", justify="right", no_wrap=True)
+            table.add_column(f"{direction}\nR@{k}", justify="right")
     table.add_column("rsum", justify="right")
     for name, report in reports.items():
         recalls = (report.image_to_text.recall, report.text_to_image.recall)

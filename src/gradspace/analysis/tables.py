@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from gradspace.analysis.cocos import Cocos, CocosMeter, cocos
@@ -37,7 +38,7 @@ def cocos_tables(counts: Counts) -> Iterator[Table]:
     """One table per direction."""
     for direction in DIRECTIONS:
         title = direction.replace("_to_", " → ")
-        table = Table(title=title, title_justify="left", padding=(0, 1, 0, 0))
+        table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=0, pad_edge=False)
         table.add_column("objective", no_wrap=True)
         for count in fields(Cocos):
             table.add_column(count.metadata["symbol"], justify="right", no_wrap=True)
@@ -62,5 +63,5 @@ def cocos_json(counts: Counts) -> dict[str, Any]:
 def _cell(meter: CocosMeter, count: str) -> str:
     mean, deviation = meter[count]
     decimals = 2 if mean < 10 else 1 if mean < 100 else 0
-    spread = f" ± {deviation:.{decimals}f}" if len(meter) > 1 else ""
+    spread = f"±{deviation:.{decimals}f}" if len(meter) > 1 else ""
     return f"{mean:.{decimals}f}{spread}"
