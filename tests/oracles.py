@@ -82,7 +82,7 @@ def circle_weights(
     """Sun et al. 2020, eq. 10: gradients with the self-paced weights held constant."""
     e_n = [math.exp(scale * max(n + margin, 0) * (n - margin)) for n in neg]
     e_p = [math.exp(-scale * max(1 + margin - p, 0) * (p - (1 - margin))) for p in pos]
-    z = 1 - 1 / (1 + sum(e_n) * sum(e_p))
+    z = sum(e_n) * sum(e_p) / (1 + sum(e_n) * sum(e_p))  # 1 - exp(-L), without cancellation
     on_p = [
         -z * e / sum(e_p) * scale * max(1 + margin - p, 0) for e, p in zip(e_p, pos, strict=True)
     ]
