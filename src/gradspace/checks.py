@@ -31,9 +31,12 @@ def check_same_shape(scores: tuple[int, int], positives: tuple[int, int]) -> Non
 
 
 def check_embeddings(
-    images: Tensor, texts: Tensor, names: tuple[str, str] = ("images", "texts")
+    images: Tensor,
+    texts: Tensor,
+    names: tuple[str, str] = ("images", "texts"),
+    may_be_empty: bool = False,
 ) -> None:
-    """Two non-empty floating point matrices of one width, without NaN or infinity."""
+    """Two floating point matrices of one width and type, without NaN or infinity."""
     for name, embeddings in zip(names, (images, texts), strict=True):
         if embeddings.dim() != 2:
             raise ValueError(f"{name} must be [count, width], got shape {list(embeddings.shape)}")
@@ -41,12 +44,17 @@ def check_embeddings(
             raise ValueError(
                 f"{name} must be floating point, got {embeddings.dtype}; convert with .float()"
             )
-        if not len(embeddings):
+        if not len(embeddings) and not may_be_empty:
             raise ValueError(f"{name} is empty: at least one row is needed")
     if images.shape[1] != texts.shape[1]:
         raise ValueError(
             f"{names[0]} and {names[1]} must have the same width, got {images.shape[1]} "
             f"and {texts.shape[1]}"
+        )
+    if images.dtype != texts.dtype:
+        raise ValueError(
+            f"{names[0]} and {names[1]} must have the same type, got {images.dtype} and "
+            f"{texts.dtype}; convert one of them"
         )
     if not torch.compiler.is_compiling():
         check_finite(names[0], images)

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from gradspace.checks import check_embeddings, check_ids
+from gradspace.execution.block import Executor
+from gradspace.execution.choice import Execution, choose_executor
+from gradspace.execution.distributed import Items, Processes
+from gradspace.execution.scaled import NO_PAIR, both_ways
+from gradspace.execution.streamed import Streamed
+from gradspace.execution.tiles import as_computed
+from gradspace.memory import Memory
 from gradspace.objectives import Objective, objective
 from gradspace.objectives.contract import Reduction
-from gradspace.positives import Ids, Positives, match_ids, match_positions
+from gradspace.positives import Ids, match_ids, match_positions, stable_ids
 
 Choice = TypeVar("Choice", bound=str)
 
@@ -21,6 +28,11 @@ class RetrievalLoss(nn.Module):
     Inputs: `images` [n, d] and `texts` [m, d]; `image_ids` and `text_ids` say what belongs together
     (equal ids). Without ids, image i belongs to text i.
 
+    Under torch.distributed every process passes its own images and texts, few, many or none: the
+    batch is that of all processes, the value is the same in each, and the gradient is such that the
+    mean over the processes, which DistributedDataParallel takes, is that of one process with the
+    whole batch.
+
     Args:
         objective: an objective or its name.
         reduction: "sum" over the queries of both directions, or "mean": the average of the two
@@ -29,6 +41,10 @@ class RetrievalLoss(nn.Module):
         normalize: scale every embedding to length 1 first.
         positives: "ids", or "position": image i belongs to text i whatever the ids say, so that
             other captions of the same image are negatives, as in most published code.
+        memory: how many past images and texts to keep as further negatives.
+        execution: "dense" builds the score matrix, "streamed" never does, "triton" fuses the
+            product with what is made of it on a CUDA device; "auto" takes what is fastest.
+        tile: side of the tiles of the streamed execution; smaller ones need less memory.
 
     Example:
         >>> loss = RetrievalLoss("triplet-hard")
@@ -44,12 +60,22 @@ class RetrievalLoss(nn.Module):
         reduction: Reduction | None = None,
         normalize: bool = False,
         positives: Literal["ids", "position"] = "ids",
+        memory: int = 0,
+        execution: Execution = "auto",
+        tile: int | None = None,
     ) -> None:
         super().__init__()
         self.objective = _as_objective(objective)
         self.reduction = _one_of("reduction", reduction or self.objective.reduction, "sum", "mean")
         self.normalize = normalize
         self.positives = _one_of("positives", positives, "ids", "position")
+        self.memory = Memory(memory) if memory else None
+        self.execution = _one_of("execution", execution, "auto", "dense", "streamed", "triton")
+        self.tile = tile
+        if tile is not None and tile < 1:
+            raise ValueError(f"tile must be at least 1, got {tile}")
+        if memory and execution == "dense":
+            raise ValueError('memory needs another execution than "dense"; leave it at "auto"')
 
     def forward(
         self,
@@ -58,27 +84,96 @@ class RetrievalLoss(nn.Module):
         image_ids: Ids | None = None,
         text_ids: Ids | None = None,
     ) -> Tensor:
-        check_embeddings(images, texts)
-        image_to_text, text_to_image = self._match(images, texts, image_ids, text_ids)
+        processes = Processes.current()
+        if processes.number == 1:
+            self._check(images, texts, image_ids, text_ids)
+        else:
+            self._check_everywhere(processes, images, texts, image_ids, text_ids)
         with torch.autocast(images.device.type, enabled=False):
-            images, texts = _at_least_float32(images), _at_least_float32(texts)
             if self.normalize:
-                images = nn.functional.normalize(images, dim=1)
-                texts = nn.functional.normalize(texts, dim=1)
-            scores = images @ texts.t()
-            by_image = self.objective(scores, image_to_text)
-            by_text = self.objective(scores.t(), text_to_image)
-        if self.reduction == "sum":
-            return by_image.sum() + by_text.sum()
-        return (_mean(by_image, image_to_text) + _mean(by_text, text_to_image)) / 2
+                images = nn.functional.normalize(as_computed(images), dim=1)
+                texts = nn.functional.normalize(as_computed(texts), dim=1)
+            alone = processes.number == 1 and self.memory is None
+            if torch.compiler.is_compiling() and alone:
+                return self._dense(images, texts, image_ids, text_ids)
+            executor = choose_executor(self.execution, self.tile, images, texts)
+            if executor is None and alone:
+                return self._dense(images, texts, image_ids, text_ids)
+            ids = self._integer_ids(images, texts, image_ids, text_ids, processes)
+            sides = Items(images, ids[0]), Items(texts, ids[1])
+            return self._scaled(*sides, executor or Streamed(), processes)
 
     def extra_repr(self) -> str:
         return f"{self.objective}, reduction={self.reduction!r}, normalize={self.normalize}"
 
-    def _match(
+    # --- executions -----------------------------------------------------------------------------
+
+    def _dense(
         self, images: Tensor, texts: Tensor, image_ids: Ids | None, text_ids: Ids | None
-    ) -> tuple[Positives, Positives]:
-        """The positives of every image and of every text."""
+    ) -> Tensor:
+        """With the whole score matrix in memory."""
+        if image_ids is None or text_ids is None or self.positives == "position":
+            image_to_text = text_to_image = match_positions(len(images), images.device)
+        else:
+            image_to_text = match_ids(image_ids, text_ids, images.device)
+            text_to_image = image_to_text.transpose()
+            if not torch.compiler.is_compiling() and not image_to_text.valid.any():
+                raise ValueError(NO_PAIR)
+        scores = as_computed(images) @ as_computed(texts).t()
+        return self._reduce(
+            (self.objective(scores, image_to_text), image_to_text.any_valid.sum()),
+            (self.objective(scores.t(), text_to_image), text_to_image.any_valid.sum()),
+        )
+
+    def _scaled(
+        self, images: Items, texts: Items, executor: Executor, processes: Processes
+    ) -> Tensor:
+        """Without the score matrix, with the other processes and with the memory.
+
+        The total over the processes is what each returns. Backward sums the gradients that all of
+        them start with, and so multiplies by their number, which the mean over them takes back.
+        """
+        memory = self.memory.recall(images.embeddings.shape[1]) if self.memory else None
+        by_image, by_text = both_ways(
+            self.objective, images, texts, executor=executor, processes=processes, memory=memory
+        )
+        if self.memory and self.training:
+            self.memory.remember(processes.gather_items(images), processes.gather_items(texts))
+        return processes.total(self._reduce(by_image, by_text))
+
+    def _reduce(self, by_image: tuple[Tensor, Tensor], by_text: tuple[Tensor, Tensor]) -> Tensor:
+        """From the values of each side and the number of its queries that have a positive."""
+        (image_values, num_images), (text_values, num_texts) = by_image, by_text
+        if self.reduction == "sum":
+            return image_values.sum() + text_values.sum()
+        image_mean = image_values.sum() / num_images.clamp(min=1)
+        return (image_mean + text_values.sum() / num_texts.clamp(min=1)) / 2
+
+    def _integer_ids(
+        self,
+        images: Tensor,
+        texts: Tensor,
+        image_ids: Ids | None,
+        text_ids: Ids | None,
+        processes: Processes,
+    ) -> tuple[Tensor, Tensor]:
+        """Ids that mean the same in every process; by position, different ones in each."""
+        if image_ids is None or text_ids is None or self.positives == "position":
+            position = torch.arange(len(images), device=images.device) + (processes.rank << 40)
+            return position, position
+        return stable_ids(image_ids, images.device), stable_ids(text_ids, texts.device)
+
+    # --- checks ---------------------------------------------------------------------------------
+
+    def _check(
+        self,
+        images: Tensor,
+        texts: Tensor,
+        image_ids: Ids | None,
+        text_ids: Ids | None,
+        may_be_empty: bool = False,
+    ) -> None:
+        check_embeddings(images, texts, may_be_empty=may_be_empty)
         if (image_ids is None) != (text_ids is None):
             missing = "image_ids" if image_ids is None else "text_ids"
             raise ValueError(f"{missing} is missing: give the ids of both sides, or of none")
@@ -88,22 +183,19 @@ class RetrievalLoss(nn.Module):
                     f"pairs by position need as many images as texts, got {len(images)} images and "
                     f"{len(texts)} texts; pass image_ids and text_ids"
                 )
-            pairs = match_positions(len(images), images.device)
-            return pairs, pairs
+            return
         check_ids("image_ids", image_ids, len(images), "images")
         check_ids("text_ids", text_ids, len(texts), "texts")
-        image_to_text = match_ids(image_ids, text_ids, images.device)
-        if not torch.compiler.is_compiling() and not image_to_text.valid.any():
-            raise ValueError("no image id equals a text id: the batch has no positive pair at all")
-        return image_to_text, image_to_text.transpose()
 
-
-def _mean(values: Tensor, positives: Positives) -> Tensor:
-    return values.sum() / positives.any_valid.sum().clamp(min=1)
-
-
-def _at_least_float32(embeddings: Tensor) -> Tensor:
-    return embeddings if embeddings.dtype == torch.float64 else embeddings.float()
+    def _check_everywhere(self, processes: Processes, images: Tensor, *others: Any) -> None:
+        """What is wrong in one process is said by all of them, instead of waiting for it."""
+        problem = ""
+        try:
+            self._check(images, *others, may_be_empty=True)
+        except ValueError as error:
+            problem = str(error)
+        kind = f"{self}, {images.dtype}, width {images.shape[-1]}"
+        processes.agree(kind, problem, images.device)
 
 
 def _as_objective(given: Objective | str) -> Objective:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -141,6 +142,18 @@ def _as_integers(first: Ids, second: Ids, device: torch.device | None) -> tuple[
     _, codes = np.unique(names, return_inverse=True)
     both = torch.from_numpy(codes.reshape(-1)).to(device)
     return both[: len(first)], both[len(first) :]
+
+
+def stable_ids(ids: Ids, device: torch.device) -> Tensor:
+    """int64 ids that mean the same in every batch and every process; names by a hash of 64 bits."""
+    if not isinstance(ids, Tensor):
+        array = np.asarray(ids)
+        if array.dtype.kind not in "iu":
+            names, places = np.unique(array.astype(str), return_inverse=True)
+            digests = b"".join(blake2b(n.encode(), digest_size=8).digest() for n in names)
+            array = np.frombuffer(digests, np.int64)[places.reshape(-1)]
+        ids = torch.from_numpy(array.astype(np.int64))
+    return ids.to(device, torch.long)
 
 
 def _on_cpu(ids: Ids) -> Ids:

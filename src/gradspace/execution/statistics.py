@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 # Stands for minus infinity inside exponentials: finite, so that no gradient becomes inf - inf.
@@ -36,8 +35,8 @@ class PositiveScores:
 
     @property
     def nothing(self) -> Tensor:
-        """A `given` for terms that need only the score: one column of zeros."""
-        return torch.zeros_like(self.scores[:, :1])
+        """A `given` for terms that need only the score: a column of one zero."""
+        return self.scores.new_zeros(()).expand(len(self.scores), 1)
 
 
 @dataclass(frozen=True)
@@ -49,8 +48,9 @@ class Hardest:
 class Sum:
     """The sum over the negatives of `term(scores, given)`, one column per column of `given`.
 
-    `term` is elementwise: it maps scores [queries, candidates] and one column [queries, 1] to
-    [queries, candidates]. The result is [queries, columns of given].
+    `term` is elementwise: it maps scores and one column of `given`, broadcast against each other, to
+    one number per score. The result is [queries, columns of given]. A `given` that is one number
+    expanded for all queries lets both directions share the terms.
     """
 
     term: Callable[[Tensor, Tensor], Tensor]

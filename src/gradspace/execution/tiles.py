@@ -15,6 +15,12 @@ from torch import Tensor
 from gradspace.checks import check_embeddings, check_finite, check_scores
 
 
+TILE_SHARE = 1 / 16
+"""Of a GPU's memory, for a tile and what is computed from it."""
+TILE_BYTES = 6 * 4
+"""Per score of a tile: the copies that a formula makes on its way."""
+
+
 @dataclass(frozen=True)
 class MatrixScores:
     """A score matrix in memory."""
@@ -34,8 +40,7 @@ class MatrixScores:
         return self.matrix.device
 
     def tile(self, rows: slice, columns: slice) -> Tensor:
-        tile = self.matrix[rows, columns]
-        return tile if tile.dtype == torch.float64 else tile.float()
+        return as_computed(self.matrix[rows, columns])
 
     def part(self, rows: slice, columns: Tensor) -> MatrixScores:
         return MatrixScores(self.matrix[rows][:, columns])
@@ -63,10 +68,7 @@ class EmbeddingScores:
         return self.queries.device
 
     def tile(self, rows: slice, columns: slice) -> Tensor:
-        queries, candidates = self.queries[rows], self.candidates[columns]
-        if queries.dtype != torch.float64:
-            queries, candidates = queries.float(), candidates.float()
-        return queries @ candidates.t()
+        return as_computed(self.queries[rows]) @ as_computed(self.candidates[columns]).t()
 
     def part(self, rows: slice, columns: Tensor) -> EmbeddingScores:
         return EmbeddingScores(self.queries[rows], self.candidates[columns])
@@ -82,9 +84,18 @@ def as_scores(scores: Tensor | Scores) -> Scores:
     return MatrixScores(scores) if isinstance(scores, Tensor) else scores
 
 
+def as_computed(values: Tensor) -> Tensor:
+    """In the precision that scores are computed in: at least float32."""
+    return values if values.dtype == torch.float64 else values.float()
+
+
 def tile_size(device: torch.device) -> tuple[int, int]:
-    """Rows and columns of a tile: it and one copy stay in a CPU's cache, or fill a GPU."""
-    return (8192, 8192) if device.type == "cuda" else (512, 1024)
+    """Rows and columns of a tile: it stays in a CPU's cache, or takes a small part of a GPU."""
+    if device.type != "cuda":
+        return 512, 1024
+    memory = torch.cuda.get_device_properties(device).total_memory
+    side = int((memory * TILE_SHARE / TILE_BYTES) ** 0.5) // 256 * 256
+    return min(max(side, 256), 8192), min(max(side, 256), 8192)
 
 
 def blocks(count: int, size: int) -> Iterator[slice]:

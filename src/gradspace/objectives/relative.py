@@ -46,7 +46,7 @@ class Relative(ABC):
 
     def statistics(self, positive: PositiveScores) -> tuple[Statistic, Statistic]:
         smallest = positive.in_batch[:1] - self.epsilon
-        threshold = smallest.expand(len(positive.scores)).unsqueeze(1)
+        threshold = smallest.expand(len(positive.scores), 1)
         num_above = Sum(lambda s, least: (s >= least).to(s.dtype), threshold)
         return num_above, self.sum_of_negatives(threshold)
 

@@ -1,0 +1,266 @@
+# mypy: disable-error-code="no-untyped-def,no-untyped-call"
+"""Triton kernels: a product of embeddings fused with what is made of the scores.
+
+A program computes one tile of scores in registers and writes, for every statistic, one number per
+row and one per column of the tile: partial results, which the caller puts together in a fixed order.
+No score reaches memory and no atomic operation is used: the same input gives the same bits.
+
+Pointers of partial results are [tiles along the other side, columns of given, queries].
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+NONE = tl.constexpr(0)
+SUM = tl.constexpr(1)
+LOG_SUM_EXP = tl.constexpr(2)
+LOG_ZERO = tl.constexpr(-1e30)
+GROUP = tl.constexpr(8)
+SAFE_RANGE = tl.constexpr(60.0)
+
+
+@triton.jit
+def _place(n, m, HEIGHT: tl.constexpr, WIDTH: tl.constexpr):
+    """The tile of this program: neighbours in time share rows and columns, which the cache keeps."""
+    number = tl.program_id(0)
+    down, across = tl.cdiv(n, HEIGHT), tl.cdiv(m, WIDTH)
+    first = number // (GROUP * across) * GROUP
+    size = min(down - first, GROUP)
+    within = number % (GROUP * across)
+    return first + within % size, within // size
+
+
+@triton.jit
+def _scores(
+    rows, columns, row, column, d,
+    HEIGHT: tl.constexpr, WIDTH: tl.constexpr, DEPTH: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    scores = tl.zeros((HEIGHT, WIDTH), tl.float32)
+    for k in range(0, d, DEPTH):
+        scores = tl.dot(
+            rows.load([row, k]), columns.load([column, k]).T, scores, input_precision=PRECISION
+        )
+    return scores
+
+
+@triton.jit
+def _negatives(
+    row_ids, column_ids, row, column, n, m, HEIGHT: tl.constexpr, WIDTH: tl.constexpr
+):  # fmt: skip
+    """Rows and columns of the tile, and which of its pairs are negatives."""
+    r, c = row + tl.arange(0, HEIGHT), column + tl.arange(0, WIDTH)
+    row_id = tl.load(row_ids + r, mask=r < n, other=0)
+    column_id = tl.load(column_ids + c, mask=c < m, other=0)
+    negative = row_id[:, None] != column_id[None, :]
+    if (row + HEIGHT > n) | (column + WIDTH > m):
+        negative = negative & (r < n)[:, None] & (c < m)[None, :]
+    return r, c, negative
+
+
+@triton.jit
+def _given(given, q, num_queries, k, SHARED: tl.constexpr, COLUMNS: tl.constexpr, AXIS: tl.constexpr):
+    """Column k of what the term of each query is given, to be broadcast over its candidates."""
+    if SHARED:
+        return tl.load(given)
+    return tl.expand_dims(tl.load(given + q * COLUMNS + k, mask=q < num_queries, other=0.0), AXIS)
+
+
+@triton.jit
+def _log(highest, total):
+    """highest + log(total), LOG_ZERO of nothing."""
+    some = total > 0.0
+    return tl.where(some, highest + tl.log(tl.where(some, total, 1.0)), LOG_ZERO)
+
+
+@triton.jit
+def _log_sum_exp(terms, AXIS: tl.constexpr):
+    highest = tl.max(terms, AXIS)
+    return _log(highest, tl.sum(tl.exp(terms - tl.expand_dims(highest, AXIS)), AXIS))
+
+
+@triton.jit
+def _add_side(
+    scores, negative, given, out, q, num_queries, tile,
+    TERM: tl.constexpr, KIND: tl.constexpr, COLUMNS: tl.constexpr, AXIS: tl.constexpr,
+):  # fmt: skip
+    """A statistic of one side: AXIS is summed over."""
+    for k in tl.static_range(COLUMNS):
+        terms = TERM(scores, _given(given, q, num_queries, k, False, COLUMNS, AXIS))
+        if KIND == SUM:
+            part = tl.sum(tl.where(negative, terms, 0.0), AXIS)
+        else:
+            part = _log_sum_exp(tl.where(negative, terms, LOG_ZERO), AXIS)
+        tl.store(out + (tile * COLUMNS + k) * num_queries + q, part, mask=q < num_queries)
+
+
+@triton.jit
+def _add_both(
+    scores, negative, given, row_out, column_out, r, c, n, m, tile_row, tile_column,
+    TERM: tl.constexpr, KIND: tl.constexpr,
+):  # fmt: skip
+    """A statistic whose terms are the same for both sides."""
+    terms = TERM(scores, tl.load(given))
+    row_part = row_out + tile_column * n + r
+    column_part = column_out + tile_row * m + c
+    if KIND == SUM:
+        terms = tl.where(negative, terms, 0.0)
+        tl.store(row_part, tl.sum(terms, 1), mask=r < n)
+        tl.store(column_part, tl.sum(terms, 0), mask=c < m)
+    else:
+        terms = tl.where(negative, terms, LOG_ZERO)
+        highest = tl.max(terms)
+        lowest = tl.min(tl.where(terms > LOG_ZERO / 2, terms, highest))
+        if highest - lowest < SAFE_RANGE:
+            powers = tl.exp(terms - highest)
+            tl.store(row_part, _log(highest, tl.sum(powers, 1)), mask=r < n)
+            tl.store(column_part, _log(highest, tl.sum(powers, 0)), mask=c < m)
+        else:
+            tl.store(row_part, _log_sum_exp(terms, 1), mask=r < n)
+            tl.store(column_part, _log_sum_exp(terms, 0), mask=c < m)
+
+
+@triton.jit
+def _add(
+    scores, negative, row_given, column_given, row_out, column_out, r, c, n, m, tile_row, tile_column,
+    TERM: tl.constexpr, KIND: tl.constexpr, SHARED: tl.constexpr,
+    BY_ROW: tl.constexpr, BY_COLUMN: tl.constexpr,
+):  # fmt: skip
+    """A statistic; BY_ROW and BY_COLUMN are the columns of given of each side, or 0."""
+    if SHARED:
+        _add_both(scores, negative, row_given, row_out, column_out, r, c, n, m, tile_row, tile_column, TERM, KIND)
+    else:
+        if BY_ROW > 0:
+            _add_side(scores, negative, row_given, row_out, r, n, tile_column, TERM, KIND, BY_ROW, 1)
+        if BY_COLUMN > 0:
+            _add_side(scores, negative, column_given, column_out, c, m, tile_row, TERM, KIND, BY_COLUMN, 0)
+
+
+@triton.jit
+def statistics(
+    rows, columns, row_ids, column_ids, n, m, d,
+    row_best, column_best,
+    row_given_a, column_given_a, row_out_a, column_out_a,
+    row_given_b, column_given_b, row_out_b, column_out_b,
+    HARDEST_BY_ROW: tl.constexpr, HARDEST_BY_COLUMN: tl.constexpr,
+    TERM_A: tl.constexpr, KIND_A: tl.constexpr, SHARED_A: tl.constexpr,
+    BY_ROW_A: tl.constexpr, BY_COLUMN_A: tl.constexpr,
+    TERM_B: tl.constexpr, KIND_B: tl.constexpr, SHARED_B: tl.constexpr,
+    BY_ROW_B: tl.constexpr, BY_COLUMN_B: tl.constexpr,
+    HEIGHT: tl.constexpr, WIDTH: tl.constexpr, DEPTH: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """The hardest negatives' scores and up to two sums, of rows and columns, of one tile each."""
+    tile_row, tile_column = _place(n, m, HEIGHT, WIDTH)
+    row, column = tile_row * HEIGHT, tile_column * WIDTH
+    scores = _scores(rows, columns, row, column, d, HEIGHT, WIDTH, DEPTH, PRECISION)
+    r, c, negative = _negatives(row_ids, column_ids, row, column, n, m, HEIGHT, WIDTH)
+    if HARDEST_BY_ROW or HARDEST_BY_COLUMN:
+        hard = tl.where(negative, scores, -float("inf"))
+        if HARDEST_BY_ROW:
+            tl.store(row_best + tile_column * n + r, tl.max(hard, 1), mask=r < n)
+        if HARDEST_BY_COLUMN:
+            tl.store(column_best + tile_row * m + c, tl.max(hard, 0), mask=c < m)
+    if KIND_A != NONE:
+        _add(scores, negative, row_given_a, column_given_a, row_out_a, column_out_a, r, c, n, m, tile_row, tile_column, TERM_A, KIND_A, SHARED_A, BY_ROW_A, BY_COLUMN_A)
+    if KIND_B != NONE:
+        _add(scores, negative, row_given_b, column_given_b, row_out_b, column_out_b, r, c, n, m, tile_row, tile_column, TERM_B, KIND_B, SHARED_B, BY_ROW_B, BY_COLUMN_B)
+
+
+@triton.jit
+def _weights_of_side(
+    weights, scores, negative, given, result, gradient, given_out, q, num_queries, tile,
+    TERM: tl.constexpr, DERIVATIVES: tl.constexpr, KIND: tl.constexpr, SHARED: tl.constexpr,
+    COLUMNS: tl.constexpr, TO_GIVEN: tl.constexpr, AXIS: tl.constexpr,
+):  # fmt: skip
+    """Add the weights that one side gives to the scores, and write what its `given` gets."""
+    for k in tl.static_range(COLUMNS):
+        x = _given(given, q, num_queries, k, SHARED, COLUMNS, AXIS)
+        outer = _given(gradient, q, num_queries, k, False, COLUMNS, AXIS)
+        by_score, by_given = DERIVATIVES(scores, x)
+        if KIND == LOG_SUM_EXP:
+            total = _given(result, q, num_queries, k, False, COLUMNS, AXIS)
+            outer = outer * tl.exp(tl.where(negative, TERM(scores, x) - total, LOG_ZERO))
+        weights += tl.where(negative, outer * by_score, 0.0)
+        if TO_GIVEN:
+            part = tl.sum(tl.where(negative, outer * by_given, 0.0), AXIS)
+            tl.store(given_out + (tile * COLUMNS + k) * num_queries + q, part, mask=q < num_queries)
+    return weights
+
+
+@triton.jit
+def weights(
+    rows, columns, row_ids, column_ids, n, m, d, out,
+    row_given, row_result, row_gradient, row_given_out,
+    column_given, column_result, column_gradient, column_given_out,
+    TERM: tl.constexpr, DERIVATIVES: tl.constexpr, KIND: tl.constexpr, SHARED: tl.constexpr,
+    BY_ROW: tl.constexpr, BY_COLUMN: tl.constexpr, TO_GIVEN: tl.constexpr,
+    HEIGHT: tl.constexpr, WIDTH: tl.constexpr, DEPTH: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """The weights of one tile of scores, computed again, for a statistic of both sides."""
+    tile_row, tile_column = _place(n, m, HEIGHT, WIDTH)
+    row, column = tile_row * HEIGHT, tile_column * WIDTH
+    scores = _scores(rows, columns, row, column, d, HEIGHT, WIDTH, DEPTH, PRECISION)
+    r, c, negative = _negatives(row_ids, column_ids, row, column, n, m, HEIGHT, WIDTH)
+    total = tl.zeros((HEIGHT, WIDTH), tl.float32)
+    if BY_ROW > 0:
+        total = _weights_of_side(total, scores, negative, row_given, row_result, row_gradient, row_given_out, r, n, tile_column, TERM, DERIVATIVES, KIND, SHARED, BY_ROW, TO_GIVEN, 1)
+    if BY_COLUMN > 0:
+        total = _weights_of_side(total, scores, negative, column_given, column_result, column_gradient, column_given_out, c, m, tile_row, TERM, DERIVATIVES, KIND, SHARED, BY_COLUMN, TO_GIVEN, 0)
+    places = out + r.to(tl.int64)[:, None] * m + c[None, :]
+    tl.store(places, total.to(out.dtype.element_ty), mask=(r < n)[:, None] & (c < m)[None, :])
+
+
+@triton.jit
+def recover(
+    queries, candidates, query_ids, candidate_ids, order, block_of, starts, ends, found, m, d,
+    QUERIES: tl.constexpr, WIDTH: tl.constexpr, DEPTH: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Which candidate of its best block every query has its highest score with; -1 for none.
+
+    `order` lists the queries by their best block. Program i has the queries order[starts[i]] ..
+    order[ends[i] - 1], at most QUERIES of them, all of block block_of[i].
+    """
+    i = tl.program_id(0)
+    start, end, block = tl.load(starts + i), tl.load(ends + i), tl.load(block_of + i)
+    if start < end:
+        at = start + tl.arange(0, QUERIES)
+        q = tl.load(order + at, mask=at < end, other=0)
+        c = block * WIDTH + tl.arange(0, WIDTH)
+        scores = tl.zeros((QUERIES, WIDTH), tl.float32)
+        for k in range(0, d, DEPTH):
+            x = k + tl.arange(0, DEPTH)
+            a = tl.load(queries + q[:, None] * d + x[None, :], mask=(x < d)[None, :], other=0.0)
+            b = tl.load(
+                candidates + c.to(tl.int64)[:, None] * d + x[None, :],
+                mask=(c < m)[:, None] & (x < d)[None, :],
+                other=0.0,
+            )
+            scores = tl.dot(a, b.T, scores, input_precision=PRECISION)
+        own = tl.load(query_ids + q)
+        other = tl.load(candidate_ids + c, mask=c < m, other=0)
+        negative = (own[:, None] != other[None, :]) & (c < m)[None, :]
+        scores = tl.where(negative, scores, -float("inf"))
+        best, index = tl.max(scores, 1, return_indices=True)
+        index = tl.where(best > -float("inf"), block * WIDTH + index, -1)
+        tl.store(found + q, index.to(tl.int64), mask=at < end)
+
+
+@triton.jit
+def sums_of_pairs(
+    weights, of, source, ends, out, d,
+    PAIRS: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """out[t] = sum of weights[k] of[source[k]] over pairs k, ends[t - 1] <= k < ends[t]."""
+    t = tl.program_id(0)
+    x = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
+    start = tl.load(ends + t - 1, mask=t > 0, other=0)
+    end = tl.load(ends + t)
+    total = tl.zeros((WIDTH,), tl.float32)
+    for first in range(start, end, PAIRS):
+        k = first + tl.arange(0, PAIRS)
+        s = tl.load(source + k, mask=k < end, other=0)
+        w = tl.load(weights + k, mask=k < end, other=0.0)
+        values = tl.load(of + s[:, None] * d + x[None, :], mask=(k < end)[:, None] & (x < d)[None, :], other=0.0)
+        total += tl.sum(w[:, None] * values.to(tl.float32), 0)
+    tl.store(out + t.to(tl.int64) * d + x, total.to(out.dtype.element_ty), mask=x < d)

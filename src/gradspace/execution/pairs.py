@@ -1,0 +1,64 @@
+"""Scores of listed pairs: the two non-zero weights per row of a mined objective, and no matrix."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from gradspace.execution.tiles import as_computed, blocks
+
+PAIRS_AT_ONCE = 8192
+
+
+def pair_scores(rows: Tensor, columns: Tensor, row: Tensor, column: Tensor) -> Tensor:
+    """The inner products of rows[row] and columns[column], [pairs], at least float32."""
+    scores: Tensor = _PairScores.apply(rows, columns, row, column)
+    return scores
+
+
+class _PairScores(torch.autograd.Function):
+    """Gathers a few thousand pairs at a time, so that nothing of size pairs x width is kept."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, columns: Tensor, row: Tensor, column: Tensor) -> Tensor:
+        ctx.save_for_backward(rows, columns, row, column)
+        scores = [
+            (as_computed(rows[row[part]]) * as_computed(columns[column[part]])).sum(1)
+            for part in blocks(len(row), PAIRS_AT_ONCE)
+        ]
+        return torch.cat(scores) if scores else as_computed(rows.new_zeros(0))
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, weights: Tensor) -> tuple[Tensor | None, ...]:
+        rows, columns, row, column = ctx.saved_tensors
+        by_row, by_column, *_ = ctx.needs_input_grad
+        return (
+            weighted_sums(weights, columns, column, row, len(rows)) if by_row else None,
+            weighted_sums(weights, rows, row, column, len(columns)) if by_column else None,
+            None,
+            None,
+        )
+
+
+def weighted_sums(weights: Tensor, of: Tensor, source: Tensor, target: Tensor, num: int) -> Tensor:
+    """[num, width]: row t is the sum of weights[k] of[source[k]] over the pairs with target t.
+
+    Pairs of one target are added in a fixed order: the same input gives the same bits.
+    """
+    if of.is_cuda:
+        from gradspace.execution import fused
+
+        if fused.is_available(of):
+            return fused.weighted_sums(weights, of, source, target, num)
+    sums = torch.zeros(num, of.shape[1], dtype=as_computed(of[:0]).dtype, device=of.device)
+    for part in blocks(len(weights), PAIRS_AT_ONCE):
+        terms = weights[part, None].to(sums.dtype) * of[source[part]]
+        if of.is_cuda:
+            sums.index_put_((target[part],), terms, accumulate=True)  # sorts, unlike index_add_
+        else:
+            sums.index_add_(0, target[part], terms)
+    return sums.to(of.dtype)

@@ -1,0 +1,225 @@
+"""An objective over a batch whose score matrix is never built, shared between processes.
+
+Every process has some images and some texts. It computes its images against the texts of all: the
+statistics of its images are complete, those of the texts are parts that the processes put together.
+A memory of past embeddings adds candidates, and so one more part, to both sides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from gradspace.execution.block import Block, Executor, Found, Result, Wanted, reduce
+from gradspace.execution.distributed import Items, Processes
+from gradspace.execution.pairs import pair_scores
+from gradspace.execution.statistics import Hardest, LogSumExp, PositiveScores, Statistic
+from gradspace.execution.tiles import as_computed
+from gradspace.positives import match_ids
+
+if TYPE_CHECKING:
+    from gradspace.objectives.contract import Objective
+
+
+NO_PAIR = "no image id equals a text id: the batch has no positive pair at all"
+
+Values = tuple[Tensor, Tensor]
+"""The value of each query of this process, and how many queries of all have a positive."""
+
+
+def both_ways(
+    objective: Objective,
+    images: Items,
+    texts: Items,
+    *,
+    executor: Executor,
+    processes: Processes,
+    memory: tuple[Items, Items] | None = None,
+) -> tuple[Values, Values]:
+    """The values of this process's images and of its texts.
+
+    `memory` holds past images and texts, the same ones in every process: more negatives.
+    """
+    past_images, past_texts = memory or (images[:0], texts[:0])
+    counts = processes.exchange([len(images), len(texts)], images.ids.device)
+    image_sizes, text_sizes = ([count[side] for count in counts] for side in (0, 1))
+    all_texts = Items(
+        processes.gather(texts.embeddings, text_sizes), processes.gather(texts.ids, text_sizes)
+    )
+    all_image_ids = processes.gather(images.ids, image_sizes)
+    pairs = _Pairs.match(all_image_ids, all_texts.ids)
+    scores = pairs.scores(images, all_texts, image_sizes, processes)
+    by_image = pairs.by_image(scores, all_image_ids, past_texts.ids)
+    by_text = pairs.by_text(scores, all_texts.ids, past_images.ids)
+    mine = _only(by_image, processes.part(image_sizes))
+
+    of_images, of_texts = _statistics(
+        executor,
+        (images, past_texts, objective.statistics(mine)),
+        (all_texts, past_images[processes.share(len(past_images))], objective.statistics(by_text)),
+        processes,
+    )
+    values = objective.value(by_text, *of_texts).where(by_text.valid.any(1), 0)
+    return (
+        (
+            objective.value(mine, *of_images).where(mine.valid.any(1), 0),
+            by_image.valid.any(1).sum(),
+        ),
+        (values[processes.part(text_sizes)], by_text.valid.any(1).sum()),
+    )
+
+
+# --- positives ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Pairs:
+    """All positive pairs of the batch, by image; the scores of both sides are read from one list."""
+
+    image: Tensor
+    text: Tensor
+    valid_by_image: Tensor
+    valid_by_text: Tensor
+
+    @staticmethod
+    def match(image_ids: Tensor, text_ids: Tensor) -> _Pairs:
+        positives = match_ids(image_ids, text_ids)
+        if not positives.valid.any():
+            raise ValueError(NO_PAIR)
+        return _Pairs(*positives.pairs(), positives.valid, positives.transpose().valid)
+
+    def scores(
+        self, images: Items, texts: Items, image_sizes: Sequence[int], processes: Processes
+    ) -> Tensor:
+        """Of every pair, each computed by the process that has the image."""
+        ends = torch.tensor(image_sizes, device=self.image.device).cumsum(0)
+        num_before = torch.searchsorted(self.image, ends).tolist()
+        sizes = [stop - start for start, stop in zip([0, *num_before], num_before, strict=False)]
+        mine = processes.part(sizes)
+        first_image = processes.part(image_sizes).start
+        own = pair_scores(
+            images.embeddings, texts.embeddings, self.image[mine] - first_image, self.text[mine]
+        )
+        return processes.gather(own, sizes)
+
+    def by_image(self, scores: Tensor, ids: Tensor, past: Tensor) -> PositiveScores:
+        return _positive_scores(scores, self.valid_by_image, len(self.valid_by_text), ids, past)
+
+    def by_text(self, scores: Tensor, ids: Tensor, past: Tensor) -> PositiveScores:
+        scores = scores[self.text.argsort(stable=True)]
+        return _positive_scores(scores, self.valid_by_text, len(self.valid_by_image), ids, past)
+
+
+def _positive_scores(
+    scores: Tensor, valid: Tensor, num_candidates: int, ids: Tensor, past: Tensor
+) -> PositiveScores:
+    """From the scores of all pairs in the order of the queries."""
+    number = (valid.flatten().cumsum(0) - 1).clamp(min=0).view_as(valid)
+    num_past = len(past) - _num_equal(ids, past) if len(past) else 0
+    beyond = scores.new_full((1,), torch.inf)
+    return PositiveScores(
+        scores=scores[number].where(valid, 0),
+        valid=valid,
+        num_negatives=(num_candidates - valid.sum(1) + num_past).unsqueeze(1),
+        in_batch=torch.cat([scores.detach().sort().values, beyond]),
+    )
+
+
+def _num_equal(ids: Tensor, among: Tensor) -> Tensor:
+    """[ids]: how many of `among` each id equals."""
+    among = among.sort().values
+    return torch.searchsorted(among, ids, right=True) - torch.searchsorted(among, ids)
+
+
+def _only(positive: PositiveScores, part: slice) -> PositiveScores:
+    return PositiveScores(
+        positive.scores[part],
+        positive.valid[part],
+        positive.num_negatives[part],
+        positive.in_batch,
+    )
+
+
+# --- negatives ----------------------------------------------------------------------------------
+
+_Side = tuple[Items, Items, tuple[Statistic, ...]]
+"""Queries, their past candidates, and what is wanted of their negatives."""
+
+
+def _statistics(
+    executor: Executor, by_image: _Side, by_text: _Side, processes: Processes
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Of the images of this process, and of the texts of all."""
+    images, past_texts, of_images = by_image
+    texts, past_images, of_texts = by_text
+    both = [Wanted(row, column) for row, column in zip(of_images, of_texts, strict=True)]
+    now = _reduce(executor, images, texts, both)
+    with_past_texts = _reduce(executor, images, past_texts, [Wanted(s, None) for s in of_images])
+    with_past_images = _reduce(executor, past_images, texts, [Wanted(None, s) for s in of_texts])
+    alone = Processes()
+    return (
+        [
+            _merge(
+                statistic,
+                images,
+                [(now[k].row, texts), (with_past_texts[k].row, past_texts)],
+                alone,
+            )
+            for k, statistic in enumerate(of_images)
+        ],
+        [
+            _merge(
+                statistic,
+                texts,
+                [(now[k].column, images), (with_past_images[k].column, past_images)],
+                processes,
+            )
+            for k, statistic in enumerate(of_texts)
+        ],
+    )
+
+
+def _reduce(
+    executor: Executor, rows: Items, columns: Items, wanted: Sequence[Wanted]
+) -> list[Result]:
+    """Nothing comes out where there are no queries or no candidates."""
+    if not len(rows) or not len(columns):
+        return [Result(None, None)] * len(wanted)
+    block = Block(rows.embeddings, columns.embeddings, rows.ids, columns.ids)
+    return reduce(executor, block, wanted)
+
+
+def _merge(
+    wanted: Statistic,
+    queries: Items,
+    parts: Sequence[tuple[Tensor | Found | None, Items]],
+    processes: Processes,
+) -> Tensor:
+    """Put together what was found among present and past candidates, here and elsewhere."""
+    if isinstance(wanted, Hardest):
+        found = [(part, candidates) for part, candidates in parts if isinstance(part, Found)]
+        return _hardest(queries, found, processes)
+    sums = [part for part, _ in parts if isinstance(part, Tensor)]
+    if isinstance(wanted, LogSumExp):
+        return processes.log_sum_exp(sums, like=wanted.given)
+    nothing = torch.zeros_like(wanted.given)
+    return processes.total(sum(sums[1:], start=sums[0] if sums else nothing))
+
+
+def _hardest(queries: Items, found: Sequence[tuple[Found, Items]], processes: Processes) -> Tensor:
+    """The highest negative score of each query, computed again by the one who has it."""
+    nothing = as_computed(queries.embeddings.new_full((len(queries),), -torch.inf))
+    best = torch.stack([nothing, *(part.value for part, _ in found)]).amax(0)
+    best, owned = processes.highest(best)
+    score = torch.zeros_like(best)
+    for part, candidates in found:
+        chosen = owned & (part.value == best) & (part.index >= 0)
+        owned = owned & ~chosen
+        (query,) = chosen.nonzero(as_tuple=True)
+        own = pair_scores(queries.embeddings, candidates.embeddings, query, part.index[query])
+        score = score.index_put((query,), own)
+    return processes.total(score).where(best > -torch.inf, -torch.inf).unsqueeze(1)

@@ -1,0 +1,327 @@
+"""Streamed execution in plain torch: tiles over both axes, every tile read once for both sides.
+
+A tile gives the statistics of its rows and of its columns in one pass and is forgotten; backward
+computes it again. The hardest negative carries the maximum and the small block of candidates it was
+found in; which candidate it is comes from computing that block again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from gradspace.execution.block import (
+    Block,
+    Found,
+    Gradients,
+    Result,
+    Sides,
+    Upstream,
+    Wanted,
+    is_shared,
+)
+from gradspace.execution.statistics import LOG_ZERO, Hardest, LogSumExp, Statistic, Sum
+from gradspace.execution.tiles import as_computed, blocks, tile_size
+from gradspace.positives import match_ids
+
+BLOCK = 128
+"""Candidates of which only the best is carried, until the best block of a query is known."""
+SAFE_RANGE = 60.0
+"""Exponents that one common reference can serve in float32."""
+
+
+_Asked = Sides[Sum | LogSumExp]
+
+
+@dataclass(frozen=True)
+class Streamed:
+    """The executor; `tile` is the side of a tile, by default what suits the device."""
+
+    tile: int | None = None
+
+    def forward(self, block: Block, wanted: Sequence[Wanted]) -> list[Result]:
+        """The statistics of the rows' and of the columns' negatives."""
+        totals = [
+            Sides(
+                _accumulator(one.row, len(block.rows), block),
+                _accumulator(one.column, len(block.columns), block),
+            )
+            for one in wanted
+        ]
+        for tile in self._tiles(block):
+            for one, total in zip(wanted, totals, strict=True):
+                if not isinstance(one.either, Hardest):
+                    _add(tile, cast(_Asked, one), total)
+            for total in totals:  # which overwrite the scores of the tile's positives
+                if isinstance(total.either, _HardestSoFar):
+                    _add_hardest(tile, total)
+        return [
+            Result(
+                total.row and total.row.result(block),
+                total.column and total.column.result(block.transpose()),
+            )
+            for total in totals
+        ]
+
+    def backward(self, block: Block, upstream: Sequence[Upstream]) -> Gradients:
+        """What the gradients of the sums are for the embeddings and the given columns."""
+        dtype = as_computed(block.rows[:0]).dtype
+        gradients = Gradients(
+            rows=torch.zeros_like(block.rows, dtype=dtype),
+            columns=torch.zeros_like(block.columns, dtype=dtype),
+            given=[
+                Sides(_zeros_like(up.gradients.row), _zeros_like(up.gradients.column))
+                for up in upstream
+            ],
+        )
+        for tile in self._tiles(block):
+            weights = _weights(tile, upstream, gradients)
+            gradients.rows[tile.rows].addmm_(weights, as_computed(block.columns[tile.columns]))
+            gradients.columns[tile.columns].addmm_(weights.t(), as_computed(block.rows[tile.rows]))
+        return gradients
+
+    def _tiles(self, block: Block) -> Iterator[_Tile]:
+        height, width = (self.tile, self.tile) if self.tile else tile_size(block.rows.device)
+        height, width = min(height, len(block.rows)), min(width, len(block.columns))
+        memory = as_computed(block.rows.new_empty(height * width))
+        excluded = _Excluded(block, height, width)
+        for rows in blocks(len(block.rows), height):
+            queries = as_computed(block.rows[rows])
+            for columns in blocks(len(block.columns), width):
+                shape = (rows.stop - rows.start, columns.stop - columns.start)
+                scores = memory[: shape[0] * shape[1]].view(shape)
+                torch.mm(queries, as_computed(block.columns[columns]).t(), out=scores)
+                yield _Tile(rows, columns, scores, excluded.within(rows, columns))
+
+
+@dataclass(frozen=True)
+class _Tile:
+    rows: slice
+    columns: slice
+    scores: Tensor
+    excluded: tuple[Tensor, Tensor] | None
+    """Places in the tile that are no negatives, or None where all are."""
+
+    def exclude(self, values: Tensor, value: float) -> Tensor:
+        """Overwrite what is no negative."""
+        if self.excluded is not None:
+            values[self.excluded] = value
+        return values
+
+
+class _Excluded:
+    """The positive pairs of a block, sorted by the tile they are in."""
+
+    def __init__(self, block: Block, height: int, width: int) -> None:
+        row, column = match_ids(block.row_ids, block.column_ids).pairs()
+        self.height, self.width = height, width
+        self.num_across = -(-len(block.columns) // width)
+        tile = row // height * self.num_across + column // width
+        order = tile.argsort(stable=True)
+        self.row, self.column = row[order] % height, column[order] % width
+        num_tiles = -(-len(block.rows) // height) * self.num_across
+        ends = torch.bincount(tile, minlength=num_tiles).cumsum(0)
+        self.ends = [0, *ends.tolist()]
+
+    def within(self, rows: slice, columns: slice) -> tuple[Tensor, Tensor] | None:
+        tile = rows.start // self.height * self.num_across + columns.start // self.width
+        pairs = slice(self.ends[tile], self.ends[tile + 1])
+        if pairs.start == pairs.stop:
+            return None
+        return self.row[pairs], self.column[pairs]
+
+
+# --- forward ------------------------------------------------------------------------------------
+
+
+@dataclass
+class _HardestSoFar:
+    value: Tensor
+    start: Tensor
+    """The first candidate of the block that the value is from."""
+
+    def update(self, queries: slice, best: Tensor, first: int) -> None:
+        """From the best of every block of a tile, [queries, blocks]."""
+        value, block = best.max(1)
+        better = value > self.value[queries]
+        self.value[queries] = value.where(better, self.value[queries])
+        self.start[queries] = (first + BLOCK * block).where(better, self.start[queries])
+
+    def result(self, block: Block) -> Found:
+        return Found(self.value, _recover(block, self.start))
+
+
+@dataclass
+class _SumSoFar:
+    total: Tensor
+
+    def result(self, block: Block) -> Tensor:
+        return self.total
+
+
+@dataclass
+class _LogSumExpSoFar:
+    """As highest + log(total): neither overflows nor underflows."""
+
+    highest: Tensor
+    total: Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.total = torch.zeros_like(self.highest)
+
+    def update(self, queries: slice, column: int, highest: Tensor, total: Tensor) -> None:
+        before = self.highest[queries, column]
+        both = torch.maximum(before, highest)
+        kept = self.total[queries, column] * (before - both).exp()
+        self.total[queries, column] = kept + total * (highest - both).exp()
+        self.highest[queries, column] = both
+
+    def result(self, block: Block) -> Tensor:
+        return (self.highest + self.total.log()).clamp(min=LOG_ZERO)
+
+
+_Accumulator = _HardestSoFar | _SumSoFar | _LogSumExpSoFar
+
+
+def _accumulator(
+    wanted: Statistic | None, num_queries: int, block: Block
+) -> _Accumulator | None:
+    like = as_computed(block.rows[:0])
+    match wanted:
+        case None:
+            return None
+        case Hardest():
+            value = like.new_full((num_queries,), -torch.inf)
+            return _HardestSoFar(value, torch.zeros_like(value, dtype=torch.long))
+        case Sum():
+            return _SumSoFar(like.new_zeros(num_queries, wanted.given.shape[1]))
+        case LogSumExp():
+            return _LogSumExpSoFar(like.new_full((num_queries, wanted.given.shape[1]), LOG_ZERO))
+
+
+def _add(tile: _Tile, wanted: _Asked, total: Sides[_Accumulator]) -> None:
+    """Add a tile to both sides' sums; terms that the sides share are computed once."""
+    if is_shared(wanted):
+        terms = _terms(tile, wanted.either, wanted.either.given[:1])
+        if isinstance(wanted.either, LogSumExp) and _add_powers(tile, terms, total):
+            return
+        for side, queries, across in _sides(tile):
+            _add_up(tile, terms, getattr(total, side), queries, 0, across)
+        return
+    for side, queries, across in _sides(tile):
+        statistic = getattr(wanted, side)
+        for c in range(statistic.given.shape[1] if statistic else 0):
+            terms = _terms(tile, statistic, statistic.given[queries, c].unsqueeze(across))
+            _add_up(tile, terms, getattr(total, side), queries, c, across)
+
+
+def _sides(tile: _Tile) -> tuple[tuple[str, slice, int], ...]:
+    """Each side's name, its queries, and the dimension of the tile that it sums over."""
+    return ("row", tile.rows, 1), ("column", tile.columns, 0)
+
+
+def _terms(tile: _Tile, wanted: Sum | LogSumExp, given: Tensor) -> Tensor:
+    """New memory, to be overwritten."""
+    terms = wanted.term(tile.scores, given.detach())
+    return terms.clone() if terms.data_ptr() == tile.scores.data_ptr() else terms
+
+
+def _add_up(
+    tile: _Tile, terms: Tensor, total: _Accumulator, queries: slice, column: int, across: int
+) -> None:
+    if isinstance(total, _SumSoFar):
+        total.total[queries, column] += tile.exclude(terms, 0).sum(across)
+    elif isinstance(total, _LogSumExpSoFar):
+        highest = tile.exclude(terms, LOG_ZERO).amax(across)
+        powers = (terms - highest.unsqueeze(across)).exp_()
+        total.update(queries, column, highest, powers.sum(across))
+
+
+def _add_powers(tile: _Tile, terms: Tensor, total: Sides[_Accumulator]) -> bool:
+    """Exponentials for both sides at once, if one reference serves the whole tile."""
+    lowest, highest = terms.aminmax()
+    if not highest - lowest < SAFE_RANGE:
+        return False
+    powers = tile.exclude((terms - highest).exp_(), 0)
+    for side, queries, across in _sides(tile):
+        sums = powers.sum(across)
+        getattr(total, side).update(queries, 0, highest.expand(len(sums)), sums)
+    return True
+
+
+def _add_hardest(tile: _Tile, total: Sides[_Accumulator]) -> None:
+    scores = tile.exclude(tile.scores, -torch.inf)
+    height, width = scores.shape
+    beyond = (0, -width % BLOCK, 0, -height % BLOCK)
+    if any(beyond):
+        scores = torch.nn.functional.pad(scores, beyond, value=-torch.inf)
+    if isinstance(total.row, _HardestSoFar):
+        best = scores.view(len(scores), -1, BLOCK).amax(2)[:height]
+        total.row.update(tile.rows, best, tile.columns.start)
+    if isinstance(total.column, _HardestSoFar):
+        best = scores.view(-1, BLOCK, scores.shape[1]).amax(1)[:, :width]
+        total.column.update(tile.columns, best.t(), tile.rows.start)
+
+
+def _recover(block: Block, start: Tensor) -> Tensor:
+    """The column with the highest score of each row, -1 for none, by the block that has it."""
+    positives = match_ids(block.row_ids, block.column_ids)
+    starts, counts = start.unique(return_counts=True)
+    found = torch.full_like(start, -1)
+    parts = start.argsort(stable=True).split(counts.tolist())
+    for first, rows in zip(starts.tolist(), parts, strict=True):
+        candidates = as_computed(block.columns[first : first + BLOCK])
+        scores = as_computed(block.rows[rows]) @ candidates.t()
+        own = positives.index[rows] - first
+        inside = positives.valid[rows] & (own >= 0) & (own < len(candidates))
+        row, slot = inside.nonzero(as_tuple=True)
+        scores[row, own[row, slot]] = -torch.inf
+        highest, at = scores.max(1)
+        found[rows] = (at + first).where(highest > -torch.inf, -1)
+    return found
+
+
+# --- backward -----------------------------------------------------------------------------------
+
+
+def _zeros_like(values: Tensor | None) -> Tensor | None:
+    return None if values is None else torch.zeros_like(values)
+
+
+def _weights(tile: _Tile, upstream: Sequence[Upstream], into: Gradients) -> Tensor:
+    """The weight of every score of a tile; what the given columns get is added to `into`."""
+    weights = torch.zeros_like(tile.scores)
+    for up, of_given in zip(upstream, into.given, strict=True):
+        for side, queries, across in _sides(tile):
+            gradient = getattr(up.gradients, side)
+            for c in range(0 if gradient is None else gradient.shape[1]):
+                part, of_column = _weights_of(tile, up, side, queries, c, across)
+                weights += part
+                if of_column is not None:
+                    getattr(of_given, side)[queries, c] += of_column
+    return weights
+
+
+def _weights_of(
+    tile: _Tile, up: Upstream, side: str, queries: slice, c: int, across: int
+) -> tuple[Tensor, Tensor | None]:
+    """Of one sum: the derivative of the term times that of the sum."""
+    wanted, outer = getattr(up.wanted, side), getattr(up.gradients, side)[queries, c]
+    with torch.enable_grad():
+        scores = tile.scores.detach().requires_grad_()
+        given = wanted.given[queries, c].detach().unsqueeze(across)
+        given.requires_grad_(wanted.given.requires_grad)
+        terms = wanted.term(scores, given)
+    outer = outer.unsqueeze(across)
+    if isinstance(wanted, LogSumExp):
+        total = getattr(up.results, side)[queries, c].unsqueeze(across)
+        outer = (terms.detach() - total).exp_().mul_(outer)
+    else:
+        outer = outer.expand_as(terms).contiguous()
+    inputs = (scores, given) if given.requires_grad else (scores,)
+    weights, *of_given = torch.autograd.grad(terms, inputs, tile.exclude(outer, 0))
+    return weights, of_given[0].squeeze(across) if of_given else None
