@@ -99,9 +99,10 @@ class RetrievalLoss(nn.Module):
             executor = choose_executor(self.execution, self.tile, images, texts)
             if executor is None and alone:
                 return self._dense(images, texts, image_ids, text_ids)
+            by_position = image_ids is None or text_ids is None or self.positives == "position"
             ids = self._integer_ids(images, texts, image_ids, text_ids, processes)
             sides = Items(images, ids[0]), Items(texts, ids[1])
-            return self._scaled(*sides, executor or Streamed(), processes)
+            return self._scaled(*sides, executor or Streamed(), processes, by_position)
 
     def extra_repr(self) -> str:
         return f"{self.objective}, reduction={self.reduction!r}, normalize={self.normalize}"
@@ -126,19 +127,30 @@ class RetrievalLoss(nn.Module):
         )
 
     def _scaled(
-        self, images: Items, texts: Items, executor: Executor, processes: Processes
+        self,
+        images: Items,
+        texts: Items,
+        executor: Executor,
+        processes: Processes,
+        by_position: bool,
     ) -> Tensor:
         """Without the score matrix, with the other processes and with the memory.
 
         The total over the processes is what each returns. Backward sums the gradients that all of
         them start with, and so multiplies by their number, which the mean over them takes back.
         """
-        memory = self.memory.recall(images.embeddings.shape[1]) if self.memory else None
         by_image, by_text = both_ways(
-            self.objective, images, texts, executor=executor, processes=processes, memory=memory
+            self.objective,
+            images,
+            texts,
+            executor=executor,
+            processes=processes,
+            aligned=by_position and processes.number == 1,
+            memory=self.memory.recall(images.embeddings.shape[1]) if self.memory else None,
         )
         if self.memory and self.training:
-            self.memory.remember(processes.gather_items(images), processes.gather_items(texts))
+            now = [processes.gather_items(items) for items in (images, texts)]
+            self.memory.remember(*(items.without_ids() if by_position else items for items in now))
         return processes.total(self._reduce(by_image, by_text))
 
     def _reduce(self, by_image: tuple[Tensor, Tensor], by_text: tuple[Tensor, Tensor]) -> Tensor:

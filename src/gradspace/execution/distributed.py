@@ -33,6 +33,10 @@ class Items:
     def __getitem__(self, part: slice) -> Items:
         return Items(self.embeddings[part], self.ids[part])
 
+    def without_ids(self) -> Items:
+        """The same, belonging to nothing that comes later by position."""
+        return Items(self.embeddings, torch.full_like(self.ids, -1))
+
 
 @dataclass(frozen=True)
 class Processes:
@@ -71,6 +75,8 @@ class Processes:
 
     def exchange(self, own: Sequence[int], device: torch.device) -> list[list[int]]:
         """A few numbers of every process, in the order of the processes."""
+        if self.number == 1:
+            return [list(own)]
         numbers = torch.tensor([list(own)], device=device)
         return self._gather_rows(numbers, [1] * self.number).tolist()
 

@@ -13,7 +13,7 @@ from copy import copy
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -28,14 +28,19 @@ from gradspace.execution.block import (
     Wanted,
     is_shared,
 )
-from gradspace.execution.statistics import Hardest, LogSumExp, Sum
-from gradspace.execution.streamed import Streamed
+from gradspace.execution.statistics import LOG_ZERO, Hardest, LogSumExp, Sum
+from gradspace.execution.streamed import SAFE_RANGE, Streamed
 from gradspace.execution.tiles import blocks
+
+if TYPE_CHECKING:
+    from gradspace.execution.terms import Translated
 
 T = TypeVar("T")
 
-CHUNK_BYTES = 256 << 20
-"""Of one partial result, or of the weights, of a chunk of rows."""
+CHUNK_BYTES = 64 << 20
+"""Of one partial result of a chunk of rows."""
+WEIGHT_BYTES = 256 << 20
+"""Of the weights of a chunk of rows."""
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 
@@ -110,7 +115,7 @@ SUMS = (Tile(128, 128, 64, 4, 8), Tile(128, 128, 64, 2, 8))
 FLOAT32 = (Tile(128, 128, 32, 3, 8),)
 SMALLEST = Tile(64, 64, 32, 2, 4)
 RECOVER = Tile(64, 0, 64, 3, 4)
-PAIRS, WIDTH = 16, 256
+PAIRS, WIDTH = 4, 256
 
 _too_large: set[tuple[Tile, Any]] = set()
 
@@ -142,9 +147,9 @@ class _Inputs:
     def tiles(self, wanted: Sequence[Tile]) -> Sequence[Tile]:
         return FLOAT32 if self.rows.dtype == torch.float32 else wanted
 
-    def chunks(self, height: int, bytes_per_row: int) -> list[slice]:
-        """Parts of the rows, whole tiles high, that need CHUNK_BYTES at most."""
-        size = CHUNK_BYTES // bytes_per_row // height * height
+    def chunks(self, height: int, bytes_per_row: int, memory: int) -> list[slice]:
+        """Parts of the rows, whole tiles high, that need so much memory at most."""
+        size = memory // bytes_per_row // height * height
         return list(blocks(self.n, max(size, height)))
 
     def launch(self, kernel: Any, tile: Tile, rows: slice, *values: Any, **constants: Any) -> None:
@@ -177,6 +182,11 @@ class _Inputs:
         other.row_ids, other.column_ids = self.column_ids, self.row_ids
         other.n, other.m = self.m, self.n
         return other
+
+    def bound(self) -> Tensor:
+        """No score is larger than the product of the longest vectors' lengths."""
+        longest = [torch.linalg.vector_norm(x, dim=1).max() for x in (self.rows, self.columns)]
+        return (longest[0] * longest[1]).float()
 
     def empty(self, *shape: int) -> Tensor:
         return torch.empty(shape, dtype=torch.float32, device=self.rows.device)
@@ -211,14 +221,31 @@ def _num_columns(side: Sum | LogSumExp | None) -> int:
     return side.given.shape[1] if side else 0
 
 
-def _given(wanted: _Asked, side: Sum | LogSumExp | None, rows: slice | None = None) -> Tensor:
-    """What the terms of a side are given; one number where both sides share them."""
-    given = (side or wanted.either).given.detach()
-    if is_shared(wanted):
-        given = given[:1]
-    elif side and rows:
-        given = given[rows]
-    return given.float().contiguous()
+class _Given(NamedTuple):
+    """What the terms of both sides are given, and whether one reference serves all powers."""
+
+    row: Tensor
+    column: Tensor
+    is_safe: bool
+
+
+def _given(inputs: _Inputs, wanted: _Asked) -> _Given:
+    """Where both sides share their terms, it is one number, and behind it the reference."""
+    if not is_shared(wanted):
+        row, column = (
+            (side or wanted.either).given.detach().float().contiguous()
+            for side in (wanted.row, wanted.column)
+        )
+        return _Given(row, column, False)
+    number = wanted.either.given[:1].detach().float()
+    if _kind(wanted) == 1:
+        return _Given(number, number, False)
+    bound = inputs.bound() * 1.01
+    terms = wanted.either.term(torch.linspace(-1, 1, 1025, device=bound.device) * bound, number)
+    highest = terms.max()
+    lowest = terms.where(terms > LOG_ZERO / 2, highest).min()
+    number = torch.cat([number.flatten(), highest[None]])
+    return _Given(number, number, bool(highest - lowest < SAFE_RANGE))
 
 
 class _Formula:
@@ -237,16 +264,15 @@ class _Formula:
         return hash(self.key)
 
 
-def _functions(wanted: _Asked) -> tuple[Any, Any]:
-    """The term and its derivatives, for Triton."""
-    return _translated(_Formula(wanted.either.term))
+def _translated(wanted: _Asked) -> Translated:
+    return _translate(_Formula(wanted.either.term), _kind(wanted))
 
 
 @cache
-def _translated(formula: _Formula) -> tuple[Any, Any]:
+def _translate(formula: _Formula, kind: int) -> Translated:
     from gradspace.execution.terms import translate
 
-    return translate(formula.term)
+    return translate(formula.term, 0.0 if kind == 1 else LOG_ZERO)
 
 
 # --- forward ------------------------------------------------------------------------------------
@@ -267,7 +293,7 @@ def _pass(
     inputs: _Inputs, hardest: Wanted, asked: Sequence[_Asked]
 ) -> tuple[Result, list[Result]]:
     tiles = inputs.tiles(SUMS if asked else MAXIMA)
-    what = (inputs.rows.dtype, *(_functions(one)[0] for one in asked))
+    what = (inputs.rows.dtype, *(_translated(one).term for one in asked))
     return _on_a_tile_that_fits(
         tiles, what, lambda tile: _pass_with(tile, inputs, hardest, asked)
     )
@@ -283,7 +309,9 @@ def _pass_with(
     most = max([1, *(max(_num_columns(one.row), _num_columns(one.column)) for one in asked)])
     of_rows: list[list[Tensor]] = [[] for _ in range(2 + len(asked))]
     of_columns: list[Tensor] = []
-    for rows in inputs.chunks(tile.height, 4 * most * max(across, _ceil(inputs.m, tile.height))):
+    givens = [_given(inputs, one) for one in asked]
+    bytes_per_row = 4 * most * max(across, _ceil(inputs.m, tile.height))
+    for rows in inputs.chunks(tile.height, bytes_per_row, CHUNK_BYTES):
         n, down = rows.stop - rows.start, _ceil(rows.stop - rows.start, tile.height)
         maxima = inputs.empty(across, n), inputs.empty(down, inputs.m)
         sums = [
@@ -297,9 +325,10 @@ def _pass_with(
         constants: dict[str, Any] = {}
         for k, name in enumerate("AB"):
             one = asked[k] if k < len(asked) else None
-            values += [_given(one, one.row, rows), _given(one, one.column)] if one else maxima
+            given = givens[k] if one else None
+            values += [given.row if is_shared(one) else given.row[rows], given.column] if one and given else maxima
             values += sums[k] if one else maxima
-            constants |= _constants(one, name)
+            constants |= _constants(one, given, name)
         inputs.launch(
             kernels.statistics,
             tile,
@@ -334,9 +363,11 @@ def _pass_with(
     ]
 
 
-def _constants(one: _Asked | None, name: str) -> dict[str, Any]:
+def _constants(one: _Asked | None, given: _Given | None, name: str) -> dict[str, Any]:
     return {
-        f"TERM_{name}": _functions(one)[0] if one else None,
+        f"VANISHES_{name}": _translated(one).vanishes if one else False,
+        f"SAFE_{name}": given.is_safe if given else False,
+        f"TERM_{name}": _translated(one).term if one else None,
         f"KIND_{name}": _kind(one) if one else 0,
         f"SHARED_{name}": one is not None and is_shared(one),
         f"BY_ROW_{name}": _num_columns(one.row) if one else 0,
@@ -414,7 +445,7 @@ def _backward(inputs: _Inputs, upstream: Sequence[Upstream]) -> Gradients:
     columns = torch.zeros_like(inputs.columns[:, : inputs.width], dtype=torch.float32)
     given = []
     for up in upstream:
-        what = (inputs.rows.dtype, _functions(up.wanted)[1])
+        what = (inputs.rows.dtype, _translated(up.wanted).term)
         given.append(
             _on_a_tile_that_fits(
                 inputs.tiles(SUMS),
@@ -431,14 +462,16 @@ def _weigh(
     """Add the gradients of one sum to those of the rows and columns; return those of `given`."""
     from gradspace.execution import kernels
 
-    term, derivatives = _functions(up.wanted)
     wanted = up.wanted
+    translated = _translated(wanted)
+    given = _given(inputs, wanted)
     to_given = wanted.either.given.requires_grad
     num_by_row, num_by_column = _num_columns(wanted.row), _num_columns(wanted.column)
     across = _ceil(inputs.m, tile.width)
     given_by_row = []
     given_by_column = inputs.empty(num_by_column, inputs.m).zero_()
-    for chunk in inputs.chunks(tile.height, inputs.m * inputs.rows.element_size()):
+    bytes_per_row = inputs.m * inputs.rows.element_size()
+    for chunk in inputs.chunks(tile.height, bytes_per_row, WEIGHT_BYTES):
         n, down = chunk.stop - chunk.start, _ceil(chunk.stop - chunk.start, tile.height)
         weights = inputs.rows.new_empty(n, inputs.m)
         parts = (
@@ -451,15 +484,16 @@ def _weigh(
             of_side = [weights, weights] if result is None else [
                 values[rows].float().contiguous() for values in (result, gradient)
             ]
-            sides += [_given(wanted, getattr(wanted, side), rows), *of_side, part]
+            of_given = getattr(given, side)
+            sides += [of_given if is_shared(wanted) else of_given[rows], *of_side, part]
         inputs.launch(
             kernels.weights,
             tile,
             chunk,
             weights,
             *sides,
-            TERM=term,
-            DERIVATIVES=derivatives,
+            TERM=translated.term,
+            DERIVATIVES=translated.derivatives,
             KIND=_kind(wanted),
             SHARED=is_shared(wanted),
             BY_ROW=num_by_row,
@@ -487,6 +521,19 @@ def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
 # --- pairs --------------------------------------------------------------------------------------
 
 
+def pair_scores(rows: Tensor, columns: Tensor, row: Tensor, column: Tensor) -> Tensor:
+    """As `pairs.pair_scores`."""
+    from gradspace.execution import kernels
+
+    rows, columns = rows.contiguous(), columns.contiguous()
+    scores = torch.empty(len(row), dtype=torch.float32, device=rows.device)
+    if len(row):
+        kernels.scores_of_pairs[(len(row),)](
+            rows, columns, row, column, scores, rows.shape[1], WIDTH=WIDTH, num_warps=1
+        )
+    return scores
+
+
 def weighted_sums(weights: Tensor, of: Tensor, source: Tensor, target: Tensor, num: int) -> Tensor:
     """As `pairs.weighted_sums`: pairs sorted by their target, one program per target."""
     from gradspace.execution import kernels
@@ -496,6 +543,14 @@ def weighted_sums(weights: Tensor, of: Tensor, source: Tensor, target: Tensor, n
     of = of.contiguous()
     sums = torch.empty(num, of.shape[1], dtype=of.dtype, device=of.device)
     kernels.sums_of_pairs[(num, _ceil(of.shape[1], WIDTH))](
-        weights.float()[order], of, source[order], ends, sums, of.shape[1], PAIRS=PAIRS, WIDTH=WIDTH
+        weights.float()[order],
+        of,
+        source[order],
+        ends,
+        sums,
+        of.shape[1],
+        PAIRS=PAIRS,
+        WIDTH=WIDTH,
+        num_warps=1,
     )
     return sums

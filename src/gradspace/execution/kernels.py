@@ -18,7 +18,6 @@ SUM = tl.constexpr(1)
 LOG_SUM_EXP = tl.constexpr(2)
 LOG_ZERO = tl.constexpr(-1e30)
 GROUP = tl.constexpr(8)
-SAFE_RANGE = tl.constexpr(60.0)
 
 
 @triton.jit
@@ -60,81 +59,96 @@ def _negatives(
 
 
 @triton.jit
-def _given(given, q, num_queries, k, SHARED: tl.constexpr, COLUMNS: tl.constexpr, AXIS: tl.constexpr):
-    """Column k of what the term of each query is given, to be broadcast over its candidates."""
-    if SHARED:
-        return tl.load(given)
-    return tl.expand_dims(tl.load(given + q * COLUMNS + k, mask=q < num_queries, other=0.0), AXIS)
+def _column(values, q, num_queries, k, COLUMNS: tl.constexpr, AXIS: tl.constexpr):
+    """Column k of a number per query, to be broadcast over its candidates."""
+    return tl.expand_dims(tl.load(values + q * COLUMNS + k, mask=q < num_queries, other=0.0), AXIS)
 
 
 @triton.jit
-def _log(highest, total):
-    """highest + log(total), LOG_ZERO of nothing."""
+def _log(reference, total):
+    """reference + log(total), LOG_ZERO of nothing."""
     some = total > 0.0
-    return tl.where(some, highest + tl.log(tl.where(some, total, 1.0)), LOG_ZERO)
+    return tl.where(some, reference + tl.log(tl.where(some, total, 1.0)), LOG_ZERO)
+
+
+@triton.jit
+def _terms(scores, negative, given, TERM: tl.constexpr, KIND: tl.constexpr, VANISHES: tl.constexpr):
+    """Of the negatives; the others' scores are -inf, where many terms vanish by themselves."""
+    terms = TERM(scores, given)
+    if not VANISHES:
+        terms = tl.where(negative, terms, 0.0 if KIND == SUM else LOG_ZERO)
+    return terms
 
 
 @triton.jit
 def _log_sum_exp(terms, AXIS: tl.constexpr):
-    highest = tl.max(terms, AXIS)
+    highest = tl.maximum(tl.max(terms, AXIS), LOG_ZERO)
     return _log(highest, tl.sum(tl.exp(terms - tl.expand_dims(highest, AXIS)), AXIS))
 
 
 @triton.jit
 def _add_side(
     scores, negative, given, out, q, num_queries, tile,
-    TERM: tl.constexpr, KIND: tl.constexpr, COLUMNS: tl.constexpr, AXIS: tl.constexpr,
+    TERM: tl.constexpr, KIND: tl.constexpr, VANISHES: tl.constexpr,
+    COLUMNS: tl.constexpr, AXIS: tl.constexpr,
 ):  # fmt: skip
     """A statistic of one side: AXIS is summed over."""
     for k in tl.static_range(COLUMNS):
-        terms = TERM(scores, _given(given, q, num_queries, k, False, COLUMNS, AXIS))
+        x = _column(given, q, num_queries, k, COLUMNS, AXIS)
+        terms = _terms(scores, negative, x, TERM, KIND, VANISHES)
         if KIND == SUM:
-            part = tl.sum(tl.where(negative, terms, 0.0), AXIS)
+            part = tl.sum(terms, AXIS)
         else:
-            part = _log_sum_exp(tl.where(negative, terms, LOG_ZERO), AXIS)
+            part = _log_sum_exp(terms, AXIS)
         tl.store(out + (tile * COLUMNS + k) * num_queries + q, part, mask=q < num_queries)
 
 
 @triton.jit
 def _add_both(
-    scores, negative, given, row_out, column_out, r, c, n, m, tile_row, tile_column,
-    TERM: tl.constexpr, KIND: tl.constexpr,
+    scores, negative, given, row_part, column_part, r, c, n, m,
+    TERM: tl.constexpr, KIND: tl.constexpr, VANISHES: tl.constexpr, SAFE: tl.constexpr,
 ):  # fmt: skip
-    """A statistic whose terms are the same for both sides."""
-    terms = TERM(scores, tl.load(given))
-    row_part = row_out + tile_column * n + r
-    column_part = column_out + tile_row * m + c
+    """A statistic of both sides, whose terms depend on the score alone.
+
+    Where it is SAFE, one reference, which lies behind `given`, serves all exponentials.
+    """
+    terms = _terms(scores, negative, tl.load(given), TERM, KIND, VANISHES)
     if KIND == SUM:
-        terms = tl.where(negative, terms, 0.0)
         tl.store(row_part, tl.sum(terms, 1), mask=r < n)
         tl.store(column_part, tl.sum(terms, 0), mask=c < m)
+    elif SAFE:
+        reference = tl.load(given + 1)
+        powers = tl.exp(terms - reference)
+        tl.store(row_part, _log(reference, tl.sum(powers, 1)), mask=r < n)
+        tl.store(column_part, _log(reference, tl.sum(powers, 0)), mask=c < m)
     else:
-        terms = tl.where(negative, terms, LOG_ZERO)
-        highest = tl.max(terms)
-        lowest = tl.min(tl.where(terms > LOG_ZERO / 2, terms, highest))
-        if highest - lowest < SAFE_RANGE:
-            powers = tl.exp(terms - highest)
-            tl.store(row_part, _log(highest, tl.sum(powers, 1)), mask=r < n)
-            tl.store(column_part, _log(highest, tl.sum(powers, 0)), mask=c < m)
-        else:
-            tl.store(row_part, _log_sum_exp(terms, 1), mask=r < n)
-            tl.store(column_part, _log_sum_exp(terms, 0), mask=c < m)
+        tl.store(row_part, _log_sum_exp(terms, 1), mask=r < n)
+        tl.store(column_part, _log_sum_exp(terms, 0), mask=c < m)
 
 
 @triton.jit
 def _add(
     scores, negative, row_given, column_given, row_out, column_out, r, c, n, m, tile_row, tile_column,
-    TERM: tl.constexpr, KIND: tl.constexpr, SHARED: tl.constexpr,
-    BY_ROW: tl.constexpr, BY_COLUMN: tl.constexpr,
+    TERM: tl.constexpr, KIND: tl.constexpr, VANISHES: tl.constexpr, SHARED: tl.constexpr,
+    SAFE: tl.constexpr, BY_ROW: tl.constexpr, BY_COLUMN: tl.constexpr,
 ):  # fmt: skip
     """A statistic; BY_ROW and BY_COLUMN are the columns of given of each side, or 0."""
     if SHARED:
-        _add_both(scores, negative, row_given, row_out, column_out, r, c, n, m, tile_row, tile_column, TERM, KIND)
+        _add_both(
+            scores, negative, row_given, row_out + tile_column * n + r, column_out + tile_row * m + c,
+            r, c, n, m, TERM, KIND, VANISHES, SAFE,
+        )  # fmt: skip
     else:
         if BY_ROW > 0:
-            _add_side(scores, negative, row_given, row_out, r, n, tile_column, TERM, KIND, BY_ROW, 1)
+            _add_side(
+                scores, negative, row_given, row_out, r, n, tile_column,
+                TERM, KIND, VANISHES, BY_ROW, 1,
+            )  # fmt: skip
         if BY_COLUMN > 0:
-            _add_side(scores, negative, column_given, column_out, c, m, tile_row, TERM, KIND, BY_COLUMN, 0)
+            _add_side(
+                scores, negative, column_given, column_out, c, m, tile_row,
+                TERM, KIND, VANISHES, BY_COLUMN, 0,
+            )  # fmt: skip
 
 
 @triton.jit
@@ -144,10 +158,10 @@ def statistics(
     row_given_a, column_given_a, row_out_a, column_out_a,
     row_given_b, column_given_b, row_out_b, column_out_b,
     HARDEST_BY_ROW: tl.constexpr, HARDEST_BY_COLUMN: tl.constexpr,
-    TERM_A: tl.constexpr, KIND_A: tl.constexpr, SHARED_A: tl.constexpr,
-    BY_ROW_A: tl.constexpr, BY_COLUMN_A: tl.constexpr,
-    TERM_B: tl.constexpr, KIND_B: tl.constexpr, SHARED_B: tl.constexpr,
-    BY_ROW_B: tl.constexpr, BY_COLUMN_B: tl.constexpr,
+    TERM_A: tl.constexpr, KIND_A: tl.constexpr, VANISHES_A: tl.constexpr, SHARED_A: tl.constexpr,
+    SAFE_A: tl.constexpr, BY_ROW_A: tl.constexpr, BY_COLUMN_A: tl.constexpr,
+    TERM_B: tl.constexpr, KIND_B: tl.constexpr, VANISHES_B: tl.constexpr, SHARED_B: tl.constexpr,
+    SAFE_B: tl.constexpr, BY_ROW_B: tl.constexpr, BY_COLUMN_B: tl.constexpr,
     HEIGHT: tl.constexpr, WIDTH: tl.constexpr, DEPTH: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """The hardest negatives' scores and up to two sums, of rows and columns, of one tile each."""
@@ -155,16 +169,23 @@ def statistics(
     row, column = tile_row * HEIGHT, tile_column * WIDTH
     scores = _scores(rows, columns, row, column, d, HEIGHT, WIDTH, DEPTH, PRECISION)
     r, c, negative = _negatives(row_ids, column_ids, row, column, n, m, HEIGHT, WIDTH)
-    if HARDEST_BY_ROW or HARDEST_BY_COLUMN:
-        hard = tl.where(negative, scores, -float("inf"))
-        if HARDEST_BY_ROW:
-            tl.store(row_best + tile_column * n + r, tl.max(hard, 1), mask=r < n)
-        if HARDEST_BY_COLUMN:
-            tl.store(column_best + tile_row * m + c, tl.max(hard, 0), mask=c < m)
+    scores = tl.where(negative, scores, -float("inf"))
+    if HARDEST_BY_ROW:
+        tl.store(row_best + tile_column * n + r, tl.max(scores, 1), mask=r < n)
+    if HARDEST_BY_COLUMN:
+        tl.store(column_best + tile_row * m + c, tl.max(scores, 0), mask=c < m)
     if KIND_A != NONE:
-        _add(scores, negative, row_given_a, column_given_a, row_out_a, column_out_a, r, c, n, m, tile_row, tile_column, TERM_A, KIND_A, SHARED_A, BY_ROW_A, BY_COLUMN_A)
+        _add(
+            scores, negative, row_given_a, column_given_a, row_out_a, column_out_a,
+            r, c, n, m, tile_row, tile_column,
+            TERM_A, KIND_A, VANISHES_A, SHARED_A, SAFE_A, BY_ROW_A, BY_COLUMN_A,
+        )  # fmt: skip
     if KIND_B != NONE:
-        _add(scores, negative, row_given_b, column_given_b, row_out_b, column_out_b, r, c, n, m, tile_row, tile_column, TERM_B, KIND_B, SHARED_B, BY_ROW_B, BY_COLUMN_B)
+        _add(
+            scores, negative, row_given_b, column_given_b, row_out_b, column_out_b,
+            r, c, n, m, tile_row, tile_column,
+            TERM_B, KIND_B, VANISHES_B, SHARED_B, SAFE_B, BY_ROW_B, BY_COLUMN_B,
+        )  # fmt: skip
 
 
 @triton.jit
@@ -175,11 +196,14 @@ def _weights_of_side(
 ):  # fmt: skip
     """Add the weights that one side gives to the scores, and write what its `given` gets."""
     for k in tl.static_range(COLUMNS):
-        x = _given(given, q, num_queries, k, SHARED, COLUMNS, AXIS)
-        outer = _given(gradient, q, num_queries, k, False, COLUMNS, AXIS)
+        if SHARED:
+            x = tl.load(given)
+        else:
+            x = _column(given, q, num_queries, k, COLUMNS, AXIS)
+        outer = _column(gradient, q, num_queries, k, COLUMNS, AXIS)
         by_score, by_given = DERIVATIVES(scores, x)
         if KIND == LOG_SUM_EXP:
-            total = _given(result, q, num_queries, k, False, COLUMNS, AXIS)
+            total = _column(result, q, num_queries, k, COLUMNS, AXIS)
             outer = outer * tl.exp(tl.where(negative, TERM(scores, x) - total, LOG_ZERO))
         weights += tl.where(negative, outer * by_score, 0.0)
         if TO_GIVEN:
@@ -204,9 +228,15 @@ def weights(
     r, c, negative = _negatives(row_ids, column_ids, row, column, n, m, HEIGHT, WIDTH)
     total = tl.zeros((HEIGHT, WIDTH), tl.float32)
     if BY_ROW > 0:
-        total = _weights_of_side(total, scores, negative, row_given, row_result, row_gradient, row_given_out, r, n, tile_column, TERM, DERIVATIVES, KIND, SHARED, BY_ROW, TO_GIVEN, 1)
+        total = _weights_of_side(
+            total, scores, negative, row_given, row_result, row_gradient, row_given_out,
+            r, n, tile_column, TERM, DERIVATIVES, KIND, SHARED, BY_ROW, TO_GIVEN, 1,
+        )  # fmt: skip
     if BY_COLUMN > 0:
-        total = _weights_of_side(total, scores, negative, column_given, column_result, column_gradient, column_given_out, c, m, tile_row, TERM, DERIVATIVES, KIND, SHARED, BY_COLUMN, TO_GIVEN, 0)
+        total = _weights_of_side(
+            total, scores, negative, column_given, column_result, column_gradient, column_given_out,
+            c, m, tile_row, TERM, DERIVATIVES, KIND, SHARED, BY_COLUMN, TO_GIVEN, 0,
+        )  # fmt: skip
     places = out + r.to(tl.int64)[:, None] * m + c[None, :]
     tl.store(places, total.to(out.dtype.element_ty), mask=(r < n)[:, None] & (c < m)[None, :])
 
@@ -247,12 +277,23 @@ def recover(
 
 
 @triton.jit
-def sums_of_pairs(
-    weights, of, source, ends, out, d,
-    PAIRS: tl.constexpr, WIDTH: tl.constexpr,
-):  # fmt: skip
+def scores_of_pairs(rows, columns, row, column, out, d, WIDTH: tl.constexpr):
+    """out[k] = rows[row[k]] . columns[column[k]]"""
+    k = tl.program_id(0)
+    r, c = tl.load(row + k), tl.load(column + k)
+    total = tl.zeros((WIDTH,), tl.float32)
+    for first in range(0, d, WIDTH):
+        x = first + tl.arange(0, WIDTH)
+        left = tl.load(rows + r * d + x, mask=x < d, other=0.0)
+        right = tl.load(columns + c * d + x, mask=x < d, other=0.0)
+        total += left.to(tl.float32) * right.to(tl.float32)
+    tl.store(out + k, tl.sum(total))
+
+
+@triton.jit
+def sums_of_pairs(weights, of, source, ends, out, d, PAIRS: tl.constexpr, WIDTH: tl.constexpr):
     """out[t] = sum of weights[k] of[source[k]] over pairs k, ends[t - 1] <= k < ends[t]."""
-    t = tl.program_id(0)
+    t = tl.program_id(0).to(tl.int64)
     x = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
     start = tl.load(ends + t - 1, mask=t > 0, other=0)
     end = tl.load(ends + t)
@@ -261,6 +302,7 @@ def sums_of_pairs(
         k = first + tl.arange(0, PAIRS)
         s = tl.load(source + k, mask=k < end, other=0)
         w = tl.load(weights + k, mask=k < end, other=0.0)
-        values = tl.load(of + s[:, None] * d + x[None, :], mask=(k < end)[:, None] & (x < d)[None, :], other=0.0)
+        here = (k < end)[:, None] & (x < d)[None, :]
+        values = tl.load(of + s[:, None] * d + x[None, :], mask=here, other=0.0)
         total += tl.sum(w[:, None] * values.to(tl.float32), 0)
-    tl.store(out + t.to(tl.int64) * d + x, total.to(out.dtype.element_ty), mask=x < d)
+    tl.store(out + t * d + x, total.to(out.dtype.element_ty), mask=x < d)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from gradspace.execution import fused
 from gradspace.execution.tiles import as_computed, blocks
 
 PAIRS_AT_ONCE = 8192
@@ -25,6 +26,8 @@ class _PairScores(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor, columns: Tensor, row: Tensor, column: Tensor) -> Tensor:
         ctx.save_for_backward(rows, columns, row, column)
+        if fused.is_available(rows):
+            return fused.pair_scores(rows, columns, row, column)
         scores = [
             (as_computed(rows[row[part]]) * as_computed(columns[column[part]])).sum(1)
             for part in blocks(len(row), PAIRS_AT_ONCE)
@@ -49,11 +52,8 @@ def weighted_sums(weights: Tensor, of: Tensor, source: Tensor, target: Tensor, n
 
     Pairs of one target are added in a fixed order: the same input gives the same bits.
     """
-    if of.is_cuda:
-        from gradspace.execution import fused
-
-        if fused.is_available(of):
-            return fused.weighted_sums(weights, of, source, target, num)
+    if fused.is_available(of):
+        return fused.weighted_sums(weights, of, source, target, num)
     sums = torch.zeros(num, of.shape[1], dtype=as_computed(of[:0]).dtype, device=of.device)
     for part in blocks(len(weights), PAIRS_AT_ONCE):
         terms = weights[part, None].to(sums.dtype) * of[source[part]]

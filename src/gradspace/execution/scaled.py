@@ -38,11 +38,13 @@ def both_ways(
     *,
     executor: Executor,
     processes: Processes,
+    aligned: bool = False,
     memory: tuple[Items, Items] | None = None,
 ) -> tuple[Values, Values]:
     """The values of this process's images and of its texts.
 
-    `memory` holds past images and texts, the same ones in every process: more negatives.
+    `aligned`: the ids of image i and text i are equal, and all others differ. `memory` holds past
+    images and texts, the same ones in every process: more negatives.
     """
     past_images, past_texts = memory or (images[:0], texts[:0])
     counts = processes.exchange([len(images), len(texts)], images.ids.device)
@@ -51,7 +53,7 @@ def both_ways(
         processes.gather(texts.embeddings, text_sizes), processes.gather(texts.ids, text_sizes)
     )
     all_image_ids = processes.gather(images.ids, image_sizes)
-    pairs = _Pairs.match(all_image_ids, all_texts.ids)
+    pairs = _Pairs.match(all_image_ids, all_texts.ids, aligned)
     scores = pairs.scores(images, all_texts, image_sizes, processes)
     by_image = pairs.by_image(scores, all_image_ids, past_texts.ids)
     by_text = pairs.by_text(scores, all_texts.ids, past_images.ids)
@@ -82,20 +84,29 @@ class _Pairs:
 
     image: Tensor
     text: Tensor
+    by_text_order: Tensor
     valid_by_image: Tensor
     valid_by_text: Tensor
 
     @staticmethod
-    def match(image_ids: Tensor, text_ids: Tensor) -> _Pairs:
+    def match(image_ids: Tensor, text_ids: Tensor, aligned: bool) -> _Pairs:
+        if aligned:  # without asking a GPU
+            one = torch.ones_like(image_ids, dtype=torch.bool).unsqueeze(1)
+            place = torch.arange(len(image_ids), device=image_ids.device)
+            return _Pairs(place, place, place, one, one)
         positives = match_ids(image_ids, text_ids)
-        if not positives.valid.any():
+        image, text = positives.pairs()
+        if not len(image):
             raise ValueError(NO_PAIR)
-        return _Pairs(*positives.pairs(), positives.valid, positives.transpose().valid)
+        order = text.argsort(stable=True)
+        return _Pairs(image, text, order, positives.valid, positives.transpose().valid)
 
     def scores(
         self, images: Items, texts: Items, image_sizes: Sequence[int], processes: Processes
     ) -> Tensor:
         """Of every pair, each computed by the process that has the image."""
+        if processes.number == 1:
+            return pair_scores(images.embeddings, texts.embeddings, self.image, self.text)
         ends = torch.tensor(image_sizes, device=self.image.device).cumsum(0)
         num_before = torch.searchsorted(self.image, ends).tolist()
         sizes = [stop - start for start, stop in zip([0, *num_before], num_before, strict=False)]
@@ -110,7 +121,7 @@ class _Pairs:
         return _positive_scores(scores, self.valid_by_image, len(self.valid_by_text), ids, past)
 
     def by_text(self, scores: Tensor, ids: Tensor, past: Tensor) -> PositiveScores:
-        scores = scores[self.text.argsort(stable=True)]
+        scores = scores[self.by_text_order]
         return _positive_scores(scores, self.valid_by_text, len(self.valid_by_image), ids, past)
 
 
@@ -216,10 +227,12 @@ def _hardest(queries: Items, found: Sequence[tuple[Found, Items]], processes: Pr
     best = torch.stack([nothing, *(part.value for part, _ in found)]).amax(0)
     best, owned = processes.highest(best)
     score = torch.zeros_like(best)
+    query = torch.arange(len(queries), device=best.device)
     for part, candidates in found:
         chosen = owned & (part.value == best) & (part.index >= 0)
         owned = owned & ~chosen
-        (query,) = chosen.nonzero(as_tuple=True)
-        own = pair_scores(queries.embeddings, candidates.embeddings, query, part.index[query])
-        score = score.index_put((query,), own)
+        own = pair_scores(
+            queries.embeddings, candidates.embeddings, query, part.index.clamp(min=0)
+        )
+        score = own.where(chosen, score)
     return processes.total(score).where(best > -torch.inf, -torch.inf).unsqueeze(1)

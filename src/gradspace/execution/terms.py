@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import linecache
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
+from zlib import crc32
 
 import torch
 import triton
@@ -71,13 +72,22 @@ CONSTANTS = {"full": None, "full_like": None, "ones_like": 1.0, "scalar_tensor":
 """What makes a number from nothing; None: its last argument."""
 
 
-def translate(term: Term) -> tuple[Any, Any]:
-    """Triton functions of (score, given): the term, and its two derivatives."""
+class Translated(NamedTuple):
+    """Triton functions of (score, given): a term, and its derivatives by both."""
+
+    term: Any
+    derivatives: Any
+    vanishes: bool
+    """Does the term vanish at a score of -inf, as what is no negative must?"""
+
+
+def translate(formula: Term, vanished: float) -> Translated:
+    """`vanished` is what a term must be, at most, to add nothing to its statistic."""
     example = torch.tensor([[0.1, 0.2]])
 
     def derivatives(s: Tensor, given: Tensor) -> tuple[Tensor, ...]:
         s, given = s.requires_grad_(), given.requires_grad_()
-        value = term(s, given)
+        value = formula(s, given)
         if not value.requires_grad:  # a count
             return torch.zeros_like(s), torch.zeros_like(given)
         one = torch.ones_like(value)
@@ -89,15 +99,21 @@ def translate(term: Term) -> tuple[Any, Any]:
     with torch.enable_grad():
         first = make_fx(derivatives, decomposition_table=table)(*arguments)
     with torch.no_grad():
-        zeroth = make_fx(lambda s, g: (term(s, g),), decomposition_table=table)(*arguments)
-    return _compile("term", zeroth.graph), _compile("derivatives", first.graph)
+        zeroth = make_fx(lambda s, g: (formula(s, g),), decomposition_table=table)(*arguments)
+        at_zero = formula(torch.full_like(example, -torch.inf), example)
+    return Translated(
+        _compile("term", zeroth.graph),
+        _compile("derivatives", first.graph),
+        bool((at_zero <= vanished).all() and not at_zero.isnan().any()),
+    )
 
 
 def _compile(name: str, graph: fx.Graph) -> Any:
-    source = f"@triton.jit\ndef {name}(s, given):\n" + "".join(
-        f"    {line}\n" for line in _lines(graph)
-    )
-    file = f"<gradspace {name} {hash(source) & 0xFFFFFFFF:x}>"
+    """Functions of different bodies get different names: by these Triton tells them apart."""
+    body = "".join(f"    {line}\n" for line in _lines(graph))
+    name = f"{name}_{crc32(body.encode()):08x}"
+    source = f"@triton.jit\ndef {name}(s, given):\n{body}"
+    file = f"<gradspace {name}>"
     linecache.cache[file] = (len(source), None, source.splitlines(True), file)  # for triton.jit
     scope: dict[str, Any] = {"triton": triton, "tl": tl, "log1p": log1p, "__name__": __name__}
     exec(compile(source, file, "exec"), scope)
