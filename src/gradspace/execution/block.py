@@ -107,7 +107,8 @@ def is_shared(wanted: Sides[Sum | LogSumExp]) -> bool:
     if wanted.row is None or wanted.column is None:
         return False
     row, column = wanted.row.given, wanted.column.given
-    return row.stride() == column.stride() == (0, 0) and row.shape[1] == column.shape[1] == 1
+    one_number = row.stride(0) == column.stride(0) == 0
+    return one_number and row.shape[1] == column.shape[1] == 1
 
 
 class _Reduce(torch.autograd.Function):

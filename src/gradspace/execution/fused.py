@@ -107,11 +107,13 @@ class Tile(NamedTuple):
     depth: int
     stages: int
     warps: int
+    registers: int | None = None
 
 
 # In the order of their speed on an H200; the first that a device can hold is taken.
 MAXIMA = (Tile(128, 256, 64, 3, 8), Tile(128, 128, 64, 3, 8))
-SUMS = (Tile(128, 128, 64, 4, 8), Tile(128, 128, 64, 2, 8))
+SUMS = (Tile(128, 128, 64, 3, 4), Tile(128, 128, 64, 2, 8))
+WEIGHTS = (Tile(128, 128, 64, 4, 8), Tile(128, 128, 64, 2, 8))
 FLOAT32 = (Tile(128, 128, 32, 3, 8),)
 SMALLEST = Tile(64, 64, 32, 2, 4)
 RECOVER = Tile(64, 0, 64, 3, 4)
@@ -172,8 +174,10 @@ class _Inputs:
             WIDTH=tile.width,
             DEPTH=tile.depth,
             PRECISION=self.precision,
+            EVEN=len(part) % tile.height == self.m % tile.width == 0,
             num_stages=tile.stages,
             num_warps=tile.warps,
+            maxnreg=tile.registers,
         )
 
     def transpose(self) -> _Inputs:
@@ -338,15 +342,15 @@ def _pass_with(
             HARDEST_BY_ROW=hardest.row is not None,
             HARDEST_BY_COLUMN=hardest.column is not None,
         )
-        found = [*_best(hardest.row, maxima[0], 0), *map(_together, asked, (s[0] for s in sums))]
+        found = [*_best(hardest.row, maxima[0], 0), *map(_together, asked, givens, (s[0] for s in sums))]
         for total, part in zip(of_rows, found, strict=True):
             total.append(part)
         first = rows.start // tile.height
         found = [
             *_best(hardest.column, maxima[1], first),
-            *map(_together, asked, (s[1] for s in sums)),
+            *map(_together, asked, givens, (s[1] for s in sums)),
         ]
-        of_columns = _merge(asked, of_columns, found) if of_columns else found
+        of_columns = _merge(asked, givens, of_columns, found) if of_columns else found
     best_by_row, tiles_by_row, *by_row = (torch.cat(parts, -1) for parts in of_rows)
     best_by_column, tiles_by_column, *by_column = of_columns
     return Result(
@@ -356,10 +360,10 @@ def _pass_with(
         else None,
     ), [
         Result(
-            row.t().contiguous() if one.row else None,
-            column.t().contiguous() if one.column else None,
+            _finished(one, given, row) if one.row else None,
+            _finished(one, given, column) if one.column else None,
         )
-        for one, row, column in zip(asked, by_row, by_column, strict=True)
+        for one, given, row, column in zip(asked, givens, by_row, by_column, strict=True)
     ]
 
 
@@ -383,16 +387,25 @@ def _best(wanted: Any, maxima: Tensor, first: int) -> tuple[Tensor, Tensor]:
     return value, tile + first
 
 
-def _together(one: _Asked, parts: Tensor) -> Tensor:
+def _together(one: _Asked, given: _Given, parts: Tensor) -> Tensor:
     """[columns of given, queries], from partial results."""
-    return parts.logsumexp(0) if _kind(one) == 2 else parts.sum(0)
+    return parts.logsumexp(0) if _kind(one) == 2 and not given.is_safe else parts.sum(0)
 
 
-def _merge(asked: Sequence[_Asked], before: list[Tensor], now: list[Tensor]) -> list[Tensor]:
+def _finished(one: _Asked, given: _Given, total: Tensor) -> Tensor:
+    """[queries, columns of given]"""
+    if given.is_safe:
+        total = total.log() + given.row[1]
+    return (total if _kind(one) == 1 else total.clamp(min=LOG_ZERO)).t().contiguous()
+
+
+def _merge(
+    asked: Sequence[_Asked], givens: Sequence[_Given], before: list[Tensor], now: list[Tensor]
+) -> list[Tensor]:
     better = now[0] > before[0]
     best = [new.where(better, old) for new, old in zip(now[:2], before[:2], strict=True)]
-    pairs = zip(asked, before[2:], now[2:], strict=True)
-    return best + [_together(one, torch.stack([old, new])) for one, old, new in pairs]
+    pairs = map(torch.stack, zip(before[2:], now[2:], strict=True))
+    return best + list(map(_together, asked, givens, pairs))
 
 
 def recover(inputs: _Inputs, tile_of: Tensor, width: int) -> Tensor:
@@ -440,74 +453,85 @@ def recover(inputs: _Inputs, tile_of: Tensor, width: int) -> Tensor:
 
 
 def _backward(inputs: _Inputs, upstream: Sequence[Upstream]) -> Gradients:
-    """The weights of a chunk of rows at a time, and two products with the embeddings."""
-    rows = torch.zeros_like(inputs.rows[:, : inputs.width], dtype=torch.float32)
-    columns = torch.zeros_like(inputs.columns[:, : inputs.width], dtype=torch.float32)
-    given = []
-    for up in upstream:
-        what = (inputs.rows.dtype, _translated(up.wanted).term)
-        given.append(
-            _on_a_tile_that_fits(
-                inputs.tiles(SUMS),
-                what,
-                lambda tile, up=up: _weigh(tile, inputs, up, rows, columns),  # type: ignore[misc]
+    what = (inputs.rows.dtype, *(_translated(up.wanted).term for up in upstream))
+    return _on_a_tile_that_fits(
+        inputs.tiles(WEIGHTS), what, lambda tile: _backward_with(tile, inputs, upstream)
+    )
+
+
+def _backward_with(tile: Tile, inputs: _Inputs, upstream: Sequence[Upstream]) -> Gradients:
+    """The weights of a chunk of rows at a time, and two products of them with the embeddings."""
+    of_columns = inputs.columns.new_zeros(inputs.m, inputs.width, dtype=torch.float32)
+    of_rows = inputs.rows.new_empty(inputs.n, inputs.width)
+    givens = [_given(inputs, up.wanted) for up in upstream]
+    given_by_row: list[list[Tensor]] = [[] for _ in upstream]
+    given_by_column = [inputs.empty(_num_columns(up.wanted.column), inputs.m) for up in upstream]
+    for part in given_by_column:
+        part.zero_()
+    width = _ceil(inputs.m, 64) * 64  # what the kernel writes must be aligned
+    chunks = inputs.chunks(tile.height, width * inputs.rows.element_size(), WEIGHT_BYTES)
+    memory = inputs.rows.new_empty(chunks[0].stop, width)
+    for chunk in chunks:
+        weights = memory[: chunk.stop - chunk.start, : inputs.m]
+        rows = of_columns.new_zeros(len(weights), inputs.width)
+        for k, up in enumerate(upstream):
+            by_row, by_column = _weigh(tile, inputs, up, givens[k], chunk, weights)
+            given_by_row[k].append(by_row)
+            given_by_column[k] += by_column
+            _add_product(rows, weights, inputs.columns[:, : inputs.width])
+            _add_product(of_columns, weights.t(), inputs.rows[chunk, : inputs.width])
+        of_rows[chunk] = rows
+    return Gradients(
+        of_rows,
+        of_columns,
+        [
+            Sides(
+                torch.cat(given_by_row[k], 1).t() if up.wanted.row else None,
+                given_by_column[k].t() if up.wanted.column else None,
             )
-        )
-    return Gradients(rows, columns, given)
+            for k, up in enumerate(upstream)
+        ],
+    )
 
 
 def _weigh(
-    tile: Tile, inputs: _Inputs, up: Upstream, of_rows: Tensor, of_columns: Tensor
-) -> Sides[Tensor]:
-    """Add the gradients of one sum to those of the rows and columns; return those of `given`."""
+    tile: Tile, inputs: _Inputs, up: Upstream, given: _Given, chunk: slice, weights: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Write the weights that one sum gives to a chunk of rows; return the gradients of `given`."""
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
     from gradspace.execution import kernels
 
-    wanted = up.wanted
-    translated = _translated(wanted)
-    given = _given(inputs, wanted)
+    wanted, translated = up.wanted, _translated(up.wanted)
+    by_row, by_column = _num_columns(wanted.row), _num_columns(wanted.column)
     to_given = wanted.either.given.requires_grad
-    num_by_row, num_by_column = _num_columns(wanted.row), _num_columns(wanted.column)
-    across = _ceil(inputs.m, tile.width)
-    given_by_row = []
-    given_by_column = inputs.empty(num_by_column, inputs.m).zero_()
-    bytes_per_row = inputs.m * inputs.rows.element_size()
-    for chunk in inputs.chunks(tile.height, bytes_per_row, WEIGHT_BYTES):
-        n, down = chunk.stop - chunk.start, _ceil(chunk.stop - chunk.start, tile.height)
-        weights = inputs.rows.new_empty(n, inputs.m)
-        parts = (
-            inputs.empty(across if to_given else 0, num_by_row, n),
-            inputs.empty(down if to_given else 0, num_by_column, inputs.m),
-        )
-        sides = []
-        for side, rows, part in (("row", chunk, parts[0]), ("column", slice(None), parts[1])):
-            result, gradient = getattr(up.results, side), getattr(up.gradients, side)
-            of_side = [weights, weights] if result is None else [
-                values[rows].float().contiguous() for values in (result, gradient)
-            ]
-            of_given = getattr(given, side)
-            sides += [of_given if is_shared(wanted) else of_given[rows], *of_side, part]
-        inputs.launch(
-            kernels.weights,
-            tile,
-            chunk,
-            weights,
-            *sides,
-            TERM=translated.term,
-            DERIVATIVES=translated.derivatives,
-            KIND=_kind(wanted),
-            SHARED=is_shared(wanted),
-            BY_ROW=num_by_row,
-            BY_COLUMN=num_by_column,
-            TO_GIVEN=to_given,
-        )
-        _add_product(of_rows[chunk], weights, inputs.columns[:, : inputs.width])
-        _add_product(of_columns, weights.t(), inputs.rows[chunk, : inputs.width])
-        given_by_row.append(parts[0].sum(0))
-        given_by_column += parts[1].sum(0)
-    return Sides(
-        torch.cat(given_by_row, 1).t() if wanted.row else None,
-        given_by_column.t() if wanted.column else None,
+    parts = (
+        inputs.empty(_ceil(inputs.m, tile.width) if to_given else 0, by_row, len(weights)),
+        inputs.empty(_ceil(len(weights), tile.height) if to_given else 0, by_column, inputs.m),
     )
+    sides: list[Tensor] = []
+    for side, queries, part in (("row", chunk, parts[0]), ("column", slice(None), parts[1])):
+        values = [getattr(up.results, side), getattr(up.gradients, side)]
+        of_given = getattr(given, side)
+        sides += [of_given if is_shared(wanted) else of_given[queries]]
+        sides += [part if v is None else v[queries].float().contiguous() for v in values]
+        sides += [part]
+    inputs.launch(
+        kernels.weights,
+        tile,
+        chunk,
+        TensorDescriptor.from_tensor(weights, [tile.height, tile.width]),
+        *sides,
+        TERM=translated.term,
+        DERIVATIVES=translated.derivatives,
+        KIND=_kind(wanted),
+        VANISHES=translated.vanishes,
+        SHARED=is_shared(wanted),
+        BY_ROW=by_row,
+        BY_COLUMN=by_column,
+        TO_GIVEN=to_given,
+    )
+    return parts[0].sum(0), parts[1].sum(0)
 
 
 def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
@@ -521,31 +545,41 @@ def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
 # --- pairs --------------------------------------------------------------------------------------
 
 
-def pair_scores(rows: Tensor, columns: Tensor, row: Tensor, column: Tensor) -> Tensor:
+def pair_scores(
+    rows: Tensor, columns: Tensor, row: Tensor | None, column: Tensor | None
+) -> Tensor:
     """As `pairs.pair_scores`."""
     from gradspace.execution import kernels
 
     rows, columns = rows.contiguous(), columns.contiguous()
-    scores = torch.empty(len(row), dtype=torch.float32, device=rows.device)
-    if len(row):
-        kernels.scores_of_pairs[(len(row),)](
+    number = torch.arange(max(len(rows), len(columns)), device=rows.device)
+    row, column = number if row is None else row, number if column is None else column
+    scores = torch.empty(min(len(row), len(column)), dtype=torch.float32, device=rows.device)
+    if len(scores):
+        kernels.scores_of_pairs[(len(scores),)](
             rows, columns, row, column, scores, rows.shape[1], WIDTH=WIDTH, num_warps=1
         )
     return scores
 
 
-def weighted_sums(weights: Tensor, of: Tensor, source: Tensor, target: Tensor, num: int) -> Tensor:
+def weighted_sums(
+    weights: Tensor, of: Tensor, source: Tensor | None, target: Tensor | None, num: int
+) -> Tensor:
     """As `pairs.weighted_sums`: pairs sorted by their target, one program per target."""
     from gradspace.execution import kernels
 
-    order = target.argsort(stable=True)
-    ends = torch.searchsorted(target[order], torch.arange(num, device=of.device), right=True)
+    if target is None:
+        ends = torch.arange(1, num + 1, device=of.device)
+    else:
+        order = target.argsort(stable=True)
+        ends = torch.searchsorted(target[order], torch.arange(num, device=of.device), right=True)
+        weights, source = weights[order], order if source is None else source[order]
     of = of.contiguous()
     sums = torch.empty(num, of.shape[1], dtype=of.dtype, device=of.device)
     kernels.sums_of_pairs[(num, _ceil(of.shape[1], WIDTH))](
-        weights.float()[order],
+        weights.float().contiguous(),
         of,
-        source[order],
+        ends - 1 if source is None else source,
         ends,
         sums,
         of.shape[1],

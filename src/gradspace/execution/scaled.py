@@ -55,8 +55,9 @@ def both_ways(
     all_image_ids = processes.gather(images.ids, image_sizes)
     pairs = _Pairs.match(all_image_ids, all_texts.ids, aligned)
     scores = pairs.scores(images, all_texts, image_sizes, processes)
-    by_image = pairs.by_image(scores, all_image_ids, past_texts.ids)
-    by_text = pairs.by_text(scores, all_texts.ids, past_images.ids)
+    by_image, by_text = pairs.both_sides(
+        scores, (all_image_ids, past_images.ids), (all_texts.ids, past_texts.ids)
+    )
     mine = _only(by_image, processes.part(image_sizes))
 
     of_images, of_texts = _statistics(
@@ -82,9 +83,9 @@ def both_ways(
 class _Pairs:
     """All positive pairs of the batch, by image; the scores of both sides are read from one list."""
 
-    image: Tensor
-    text: Tensor
-    by_text_order: Tensor
+    image: Tensor | None
+    text: Tensor | None
+    """None: image i belongs to text i."""
     valid_by_image: Tensor
     valid_by_text: Tensor
 
@@ -92,51 +93,62 @@ class _Pairs:
     def match(image_ids: Tensor, text_ids: Tensor, aligned: bool) -> _Pairs:
         if aligned:  # without asking a GPU
             one = torch.ones_like(image_ids, dtype=torch.bool).unsqueeze(1)
-            place = torch.arange(len(image_ids), device=image_ids.device)
-            return _Pairs(place, place, place, one, one)
+            return _Pairs(None, None, one, one)
         positives = match_ids(image_ids, text_ids)
         image, text = positives.pairs()
         if not len(image):
             raise ValueError(NO_PAIR)
-        order = text.argsort(stable=True)
-        return _Pairs(image, text, order, positives.valid, positives.transpose().valid)
+        return _Pairs(image, text, positives.valid, positives.transpose().valid)
 
     def scores(
         self, images: Items, texts: Items, image_sizes: Sequence[int], processes: Processes
     ) -> Tensor:
         """Of every pair, each computed by the process that has the image."""
-        if processes.number == 1:
-            return pair_scores(images.embeddings, texts.embeddings, self.image, self.text)
-        ends = torch.tensor(image_sizes, device=self.image.device).cumsum(0)
-        num_before = torch.searchsorted(self.image, ends).tolist()
+        image, text = self.image, self.text
+        if image is None or text is None or processes.number == 1:
+            return pair_scores(images.embeddings, texts.embeddings, image, text)
+        ends = torch.tensor(image_sizes, device=image.device).cumsum(0)
+        num_before = torch.searchsorted(image, ends).tolist()
         sizes = [stop - start for start, stop in zip([0, *num_before], num_before, strict=False)]
         mine = processes.part(sizes)
         first_image = processes.part(image_sizes).start
         own = pair_scores(
-            images.embeddings, texts.embeddings, self.image[mine] - first_image, self.text[mine]
+            images.embeddings, texts.embeddings, image[mine] - first_image, text[mine]
         )
         return processes.gather(own, sizes)
 
-    def by_image(self, scores: Tensor, ids: Tensor, past: Tensor) -> PositiveScores:
-        return _positive_scores(scores, self.valid_by_image, len(self.valid_by_text), ids, past)
+    def both_sides(
+        self, scores: Tensor, images: _Candidates, texts: _Candidates
+    ) -> tuple[PositiveScores, PositiveScores]:
+        """The positives of all images and of all texts; `images` and `texts` have their ids."""
+        in_batch = torch.cat([scores.detach().sort().values, scores.new_full((1,), torch.inf)])
+        by_text = scores if self.text is None else scores[self.text.argsort(stable=True)]
+        return (
+            _positive_scores(scores, self.valid_by_image, in_batch, images, texts),
+            _positive_scores(by_text, self.valid_by_text, in_batch, texts, images),
+        )
 
-    def by_text(self, scores: Tensor, ids: Tensor, past: Tensor) -> PositiveScores:
-        scores = scores[self.by_text_order]
-        return _positive_scores(scores, self.valid_by_text, len(self.valid_by_image), ids, past)
+
+_Candidates = tuple[Tensor, Tensor]
+"""The ids of what is in the batch, and of what is remembered."""
 
 
 def _positive_scores(
-    scores: Tensor, valid: Tensor, num_candidates: int, ids: Tensor, past: Tensor
+    scores: Tensor, valid: Tensor, in_batch: Tensor, queries: _Candidates, candidates: _Candidates
 ) -> PositiveScores:
     """From the scores of all pairs in the order of the queries."""
-    number = (valid.flatten().cumsum(0) - 1).clamp(min=0).view_as(valid)
-    num_past = len(past) - _num_equal(ids, past) if len(past) else 0
-    beyond = scores.new_full((1,), torch.inf)
+    if valid.shape[1] == 1 and len(scores) == len(valid):  # each query has one
+        slots = scores.unsqueeze(1)
+    else:
+        number = (valid.flatten().cumsum(0) - 1).clamp(min=0).view_as(valid)
+        slots = scores[number].where(valid, 0)
+    now, past = candidates
+    num_past = len(past) - _num_equal(queries[0], past) if len(past) else 0
     return PositiveScores(
-        scores=scores[number].where(valid, 0),
+        scores=slots,
         valid=valid,
-        num_negatives=(num_candidates - valid.sum(1) + num_past).unsqueeze(1),
-        in_batch=torch.cat([scores.detach().sort().values, beyond]),
+        num_negatives=(len(now) - valid.sum(1) + num_past).unsqueeze(1),
+        in_batch=in_batch,
     )
 
 
@@ -227,12 +239,11 @@ def _hardest(queries: Items, found: Sequence[tuple[Found, Items]], processes: Pr
     best = torch.stack([nothing, *(part.value for part, _ in found)]).amax(0)
     best, owned = processes.highest(best)
     score = torch.zeros_like(best)
-    query = torch.arange(len(queries), device=best.device)
     for part, candidates in found:
         chosen = owned & (part.value == best) & (part.index >= 0)
         owned = owned & ~chosen
         own = pair_scores(
-            queries.embeddings, candidates.embeddings, query, part.index.clamp(min=0)
+            queries.embeddings, candidates.embeddings, None, part.index.clamp(min=0)
         )
         score = own.where(chosen, score)
     return processes.total(score).where(best > -torch.inf, -torch.inf).unsqueeze(1)

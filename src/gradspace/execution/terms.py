@@ -78,7 +78,7 @@ class Translated(NamedTuple):
     term: Any
     derivatives: Any
     vanishes: bool
-    """Does the term vanish at a score of -inf, as what is no negative must?"""
+    """Does nothing come from a score of -inf, as from what is no negative?"""
 
 
 def translate(formula: Term, vanished: float) -> Translated:
@@ -100,11 +100,16 @@ def translate(formula: Term, vanished: float) -> Translated:
         first = make_fx(derivatives, decomposition_table=table)(*arguments)
     with torch.no_grad():
         zeroth = make_fx(lambda s, g: (formula(s, g),), decomposition_table=table)(*arguments)
-        at_zero = formula(torch.full_like(example, -torch.inf), example)
+    with torch.enable_grad():
+        far = torch.full_like(example, -torch.inf)
+        at_far = formula(far, example)
+        slopes = torch.stack(derivatives(far, example.clone()))
+    vanishes = (at_far <= vanished).all() and not at_far.isnan().any()
+    slopes_vanish = (slopes == 0).all() if vanished == 0 else slopes.isfinite().all()
     return Translated(
         _compile("term", zeroth.graph),
         _compile("derivatives", first.graph),
-        bool((at_zero <= vanished).all() and not at_zero.isnan().any()),
+        bool(vanishes and slopes_vanish),
     )
 
 
@@ -140,10 +145,9 @@ def _lines(graph: fx.Graph) -> list[str]:
             names[node] = next(inputs)
         elif node.op == "output":
             # One number per score, also where the derivative is the same for all.
-            results = (text(value) for value in node.args[0])
-            lines.append(
-                f"return {', '.join(f'0.0 * s + {r}' if r in constants else r for r in results)}"
-            )
+            results = [text(value) for value in node.args[0]]
+            full = [f"tl.full(s.shape, {r}, tl.float32)" if r in constants else r for r in results]
+            lines.append(f"return {', '.join(full)}")
         elif node.op != "call_function":
             raise UnsupportedTermError(f"{node.op} {node.target}")
         elif _name(node) in CONSTANTS:
