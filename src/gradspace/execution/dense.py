@@ -41,7 +41,7 @@ def positive_scores(scores: Tensor, positives: Positives) -> PositiveScores:
         scores=values,
         valid=positives.valid,
         num_negatives=positives.num_candidates - positives.valid.sum(1, keepdim=True),
-        in_batch=in_batch.flatten().sort().values,
+        in_batch=in_batch.flatten(),
     )
 
 

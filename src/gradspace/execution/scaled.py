@@ -121,7 +121,7 @@ class _Pairs:
         self, scores: Tensor, images: _Candidates, texts: _Candidates
     ) -> tuple[PositiveScores, PositiveScores]:
         """The positives of all images and of all texts; `images` and `texts` have their ids."""
-        in_batch = torch.cat([scores.detach().sort().values, scores.new_full((1,), torch.inf)])
+        in_batch = scores.detach()
         by_text = scores if self.text is None else scores[self.text.argsort(stable=True)]
         return (
             _positive_scores(scores, self.valid_by_image, in_batch, images, texts),

@@ -24,7 +24,7 @@ class PositiveScores:
     num_negatives: Tensor
     """[queries, 1]: how many of the query's candidates are not its positives."""
     in_batch: Tensor
-    """Every positive score of the batch, detached, ascending, +inf behind the last real one."""
+    """Every positive score of the batch, detached, in any order, and any number of +inf."""
 
     def sum(self, values: Tensor) -> Tensor:
         """Sum of [queries, slots] values over each query's positives: [queries]."""

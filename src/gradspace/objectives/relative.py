@@ -45,7 +45,7 @@ class Relative(ABC):
         """m+, where `mean(f)` is the mean of f over the other pairs' positive scores in the set."""
 
     def statistics(self, positive: PositiveScores) -> tuple[Statistic, Statistic]:
-        smallest = positive.in_batch[:1] - self.epsilon
+        smallest = positive.in_batch.amin(0, keepdim=True) - self.epsilon
         threshold = smallest.expand(len(positive.scores), 1)
         num_above = Sum(lambda s, least: (s >= least).to(s.dtype), threshold)
         return num_above, self.sum_of_negatives(threshold)
@@ -58,7 +58,7 @@ class Relative(ABC):
 
     def m_positive(self, positive: PositiveScores, n: Tensor) -> Tensor:
         """m+, [queries, slots]; in float64, because it is a difference of running sums."""
-        p, in_batch = positive.scores.double(), positive.in_batch.double()
+        p, in_batch = positive.scores.double(), positive.in_batch.double().sort().values
         limit = (n + self.epsilon).double()
         count = torch.searchsorted(in_batch, limit.flatten(), right=True).unsqueeze(1)
         own = p <= limit
