@@ -67,19 +67,18 @@ def restore_optimizer(optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> No
     )
 
 
-def random_states() -> dict[str, Tensor]:
-    """The states of torch's random generators."""
+def random_states(device: torch.device) -> dict[str, Tensor]:
+    """The states of torch's random generators that computing on a device draws from."""
     states = {"cpu": torch.get_rng_state()}
-    for index in range(torch.cuda.device_count()):
-        states[f"cuda{index}"] = torch.cuda.get_rng_state(index)
+    if device.type == "cuda":
+        states["cuda"] = torch.cuda.get_rng_state(device)
     return states
 
 
-def restore_random_states(states: Mapping[str, Tensor]) -> None:
-    torch.set_rng_state(states["cpu"])
-    for index in range(torch.cuda.device_count()):
-        if f"cuda{index}" in states:
-            torch.cuda.set_rng_state(states[f"cuda{index}"], index)
+def restore_random_states(states: Mapping[str, Tensor], device: torch.device) -> None:
+    torch.set_rng_state(states["cpu"].clone())  # torch reads a view from its storage's start
+    if device.type == "cuda" and "cuda" in states:
+        torch.cuda.set_rng_state(states["cuda"].clone(), device)
 
 
 def _unshared(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -16,6 +16,7 @@ from gradspace.data.batches import image_batches, text_batches
 from gradspace.data.dataset import Split
 from gradspace.execution.tiles import EmbeddingScores
 from gradspace.positives import Positives, match_ids
+from gradspace.processes import gather_rows, rank, world_size
 from gradspace.system import System
 
 BATCH = 256
@@ -44,30 +45,47 @@ class Embeddings:
 
 @torch.inference_mode()
 def embed_split(system: System, split: Split, progress: Progress | None = None) -> Embeddings:
-    """Every image and every caption of a split, in order."""
+    """Every image and every caption of a split, in order.
+
+    Of several processes each embeds a share, and all get all.
+    """
     was_training = system.model.training
     system.model.eval()
-    total, done = len(split.image_names) + len(split.captions), 0
-    images, texts = [], []
-    for batch in image_batches(split, batch_size=BATCH, pixels=system.crop):
+    (first, last), (first_text, last_text) = _share(split.image_names), _share(split.captions)
+    total, done = last - first + last_text - first_text, 0
+    images = [torch.zeros(0, system.model.width, device=system.device)]
+    texts = [*images]
+    for batch in image_batches(split, batch_size=BATCH, pixels=system.crop, start=first, stop=last):
         images.append(system.model.embed_images(batch.to(system.device)).float())
         done += len(batch)
         if progress:
             progress(done, total)
-    for tokens, lengths in text_batches(split, system.encode, batch_size=BATCH):
+    for tokens, lengths in text_batches(
+        split, system.encode, batch_size=BATCH, start=first_text, stop=last_text
+    ):
         texts.append(system.model.embed_texts(tokens.to(system.device), lengths).float())
         done += len(tokens)
         if progress:
             progress(done, total)
     system.model.train(was_training)
     return Embeddings(
-        images=torch.cat(images),
-        texts=torch.cat(texts),
+        images=gather_rows(torch.cat(images)),
+        texts=gather_rows(torch.cat(texts)),
         image_ids=torch.arange(len(split.image_names)),
         text_ids=torch.from_numpy(split.image_of_caption),
         image_names=split.image_names,
         captions=split.captions,
     )
+
+
+def _share(items: Sequence[str]) -> tuple[int, int]:
+    """First and last (not included) of the items that this process embeds: whole batches.
+
+    Every batch is then the same for any number of processes, and so is every rounding.
+    """
+    num_batches = -(-len(items) // BATCH)
+    first, last = (num_batches * number // world_size() for number in (rank(), rank() + 1))
+    return first * BATCH, min(last * BATCH, len(items))
 
 
 @torch.inference_mode()

@@ -72,6 +72,8 @@ class ObjectiveRecipe(OpenTable):
     positives: Literal["ids", "position"] = "ids"
     warm_up: str | None = None
     """Another objective for the first epoch, such as "triplet" for VSE-infinity."""
+    memory: Annotated[int, Field(ge=0)] = 0
+    """Embeddings of earlier batches, of images and of texts, that are further negatives."""
 
 
 class TrainingRecipe(Table):
@@ -79,6 +81,8 @@ class TrainingRecipe(Table):
     batch_size: PositiveInt = 128
     captions_per_image: PositiveInt | Literal["all"] = 1
     """Captions that a batch takes of each image, "all" for SmoothAP; batches then count images."""
+    chunk: PositiveInt | None = None
+    """Rows of a batch that are in memory at once, where a whole batch is too large for it."""
     optimizer: Literal["adam", "adamw"] = "adam"
     learning_rate: Positive = 2e-4
     weight_decay: NonNegative = 0.0

@@ -19,6 +19,7 @@ from gradspace.models import ImageInput, RetrievalModel, TextInput, build_model
 from gradspace.models.backbones import Backbone
 from gradspace.models.text import TextNetwork
 from gradspace.models.tokenizer import Tokenizer
+from gradspace.processes import is_first
 from gradspace.recipes import Recipe
 from gradspace.runs import Run, open_run
 
@@ -56,7 +57,7 @@ def new_system(recipe: Recipe, dataset: Dataset, run: Run, device: torch.device)
     encode, text_input = _new_text_side(recipe, train, run)
     system = _assemble(recipe, _image_input(recipe, train), text_input, encode, device)
     for part in system.model.modules():
-        if isinstance(part, Backbone | TextNetwork):
+        if isinstance(part, Backbone | TextNetwork) and is_first():
             part.save_config(run.folder / _folder_of(part))
     return system
 
@@ -117,10 +118,12 @@ def _image_input(recipe: Recipe, train: Split) -> ImageInput:
 def _new_text_side(recipe: Recipe, train: Split, run: Run) -> tuple[Encode, TextInput]:
     if recipe.model.text_encoder:
         tokenizer = Tokenizer(recipe.model.text_encoder)
-        tokenizer.save(run.folder / "tokenizer")
+        if is_first():
+            tokenizer.save(run.folder / "tokenizer")
         return tokenizer.encode, TextInput(encoder=recipe.model.text_encoder)
     vocabulary = Vocabulary.build(train.captions)
-    vocabulary.save(run.folder / "vocabulary.json")
+    if is_first():
+        vocabulary.save(run.folder / "vocabulary.json")
     return vocabulary.encode_batch, TextInput(vocabulary_size=len(vocabulary))
 
 

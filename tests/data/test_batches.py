@@ -57,6 +57,34 @@ def batches(
     return found
 
 
+@pytest.mark.parametrize("captions_per_image", [1, 3, "all"])
+@pytest.mark.parametrize("size", [1, 3, 5, 100])
+def test_parts_of_a_batch_keep_images_and_captions_together(
+    captions_per_image: CaptionsPerImage, size: int
+) -> None:
+    for batch in batches(captions_per_image=captions_per_image):
+        parts = batch.in_parts(size)
+        for field in fields(Batch):
+            together = torch.cat([getattr(part, field.name) for part in parts])
+            assert torch.equal(together, getattr(batch, field.name))
+        for part in parts:
+            assert set(part.image_ids.tolist()) == set(part.text_ids.tolist())
+            assert len(part.text_ids) <= size or len(part.image_ids) == 1
+            rows = part.image_of_text()
+            expected = torch.arange(len(part.text_ids)) if rows is None else rows
+            assert torch.equal(part.image_ids[expected], part.text_ids)
+
+
+def test_a_range_of_images_and_captions() -> None:
+    images = torch.cat(list(image_batches(SPLIT, batch_size=4, start=3, stop=13)))
+    everything = torch.cat(list(image_batches(SPLIT, batch_size=7)))
+    assert torch.equal(images, everything[3:13])
+    loader = text_batches(SPLIT, encode, batch_size=4, start=5, stop=15)
+    assert [len(tokens) for tokens, _ in loader] == [4, 4, 2]
+    expected, _ = encode(SPLIT.captions[5:15])
+    assert torch.equal(torch.cat([tokens for tokens, _ in loader]), expected)
+
+
 def assert_same(one: Sequence[Batch], other: Sequence[Batch]) -> None:
     assert len(one) == len(other)
     for first, second in zip(one, other, strict=True):

@@ -104,13 +104,12 @@ def test_accumulated_gradients_are_the_mean_over_batches(tmp_path: Path) -> None
     system = new_system(recipe, dataset, run, torch.device("cpu"))
     with Monitor(None, 0) as monitor:
         trainer = Trainer(recipe, dataset, system, run, monitor)
-        loss = trainer._make_loss(0)
         batches = list(trainer._batches())[:2]
         model = system.model
         expected: dict[str, Tensor] = {}
         for batch in batches:
             images, texts = model(batch.images, batch.tokens, batch.lengths)
-            value = loss(images, texts, batch.image_ids, batch.text_ids) / 2
+            value = trainer.loss(images, texts, batch.image_ids, batch.text_ids) / 2
             gradients = torch.autograd.grad(value, list(model.parameters()))
             for (name, _), gradient in zip(model.named_parameters(), gradients, strict=True):
                 expected[name] = expected.get(name, 0) + gradient
@@ -122,10 +121,24 @@ def test_accumulated_gradients_are_the_mean_over_batches(tmp_path: Path) -> None
             )
 
         trainer.optimizer.register_step_pre_hook(record)
-        trainer._train_on(batches[0], loss)
+        trainer._train_on(batches[0])
         trainer.progress = type(trainer.progress)(batch=1)
-        trainer._train_on(batches[1], loss)
+        trainer._train_on(batches[1])
     torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize(("warm_up", "remembered"), [(None, 500), ("triplet", 320)])
+def test_the_memory_lasts_until_the_objective_changes(
+    warm_up: str | None, remembered: int, tmp_path: Path
+) -> None:
+    """Two epochs of 320 captions, of which the first may have had another objective."""
+    objective = {"name": "nt-xent", "memory": 500, "warm_up": warm_up}
+    run = train_small(tmp_path / "run", objective=objective)
+    tensors, _ = load_checkpoint(run.last)
+    assert len(tensors["loss.memory.text_ids"]) == remembered
+    assert weights(run.folder) != weights(
+        train_small(tmp_path / "b", objective={"name": "nt-xent"}).folder
+    )
 
 
 def test_tensorboard_gets_the_same_numbers(tmp_path: Path) -> None:

@@ -63,6 +63,8 @@ BAD: list[tuple[str, dict[str, Any]]] = [
         "give data.features or model.backbone, not both",
         {"data": {"features": "f.npy"}, "model": {"backbone": "b"}},
     ),
+    ("objective.memory should be greater than or equal to 0", {"objective": {"memory": -1}}),
+    ("training.chunk should be greater than 0, got 0", {"training": {"chunk": 0}}),
     ("'float8'", {"training": {"precision": "float8"}}),
 ]
 

@@ -24,7 +24,8 @@ TRAIN = [
     *("--set", "model.width=32", "--set", "model.word_width=16", "--set", "model.dropout=0.3"),
     *("--set", "training.epochs=3", "--set", "training.batch_size=16"),
     *("--set", "training.save_every=4", "--set", "training.track_every=3"),
-    *("--set", "training.ema=0.9"),
+    *("--set", "training.ema=0.9", "--chunk", "6"),
+    *("--set", "objective.memory=400", "--set", "objective.warm_up=triplet"),
 ]
 
 

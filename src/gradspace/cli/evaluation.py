@@ -12,11 +12,13 @@ import typer
 from PIL import Image
 from torch import Tensor
 
+from gradspace import processes
 from gradspace.cli.shared import (
     AsJson,
     Device,
     console,
     open_recipe_data,
+    process_group,
     progress_bar,
     torch_device,
 )
@@ -61,14 +63,23 @@ def evaluate(
     as_json: AsJson = False,
 ) -> None:
     """Retrieval metrics of a run, both ways; of several runs by the mean of their scores."""
-    chosen = _open_split(runs[0], data, split)
-    members = [_embed(folder, _open_split(folder, data, split), device) for folder in runs]
-    first = members[0]
-    for folder, member in zip(runs, members, strict=True):
-        if list(member.captions) != list(first.captions):
-            raise ValueError(f"{folder} was trained on other data than {runs[0]}: give --data")
+    with process_group():
+        chosen = _open_split(runs[0], data, split)
+        members = [_embed(folder, _open_split(folder, data, split), device) for folder in runs]
+        for folder, member in zip(runs, members, strict=True):
+            if list(member.captions) != list(members[0].captions):
+                raise ValueError(f"{folder} was trained on other data than {runs[0]}: give --data")
+        if processes.is_first():
+            what = f"the mean of {len(runs)} runs" if len(runs) > 1 else str(runs[0])
+            title = f"{what} on {split}" + (f", mean of {folds} folds" if folds > 1 else "")
+            _print_report(members, chosen, title, folds=folds, eccv=eccv, as_json=as_json)
+
+
+def _print_report(
+    members: list[Embeddings], chosen: Split, title: str, *, folds: int, eccv: bool, as_json: bool
+) -> None:
     scores = average_similarity(members)
-    report = retrieval_report(scores, first.positives(), folds=folds)
+    report = retrieval_report(scores, members[0].positives(), folds=folds)
     truth = _true_positives(chosen)
     true_report = None if truth is None else retrieval_report(scores, truth, folds=folds)
     coco = _eccv_caption(scores, chosen) if eccv else None
@@ -76,9 +87,7 @@ def evaluate(
         also = {"true_relevance": true_report.to_dict() if true_report else None, "eccv": coco}
         print(json.dumps({**report.to_dict(), **also}, indent=2))
         return
-    what = f"the mean of {len(runs)} runs" if len(runs) > 1 else str(runs[0])
-    parts = f", mean of {folds} folds" if folds > 1 else ""
-    console.print(f"{what} on {split}{parts}", highlight=False)
+    console.print(title, highlight=False)
     console.print(str(report), highlight=False)
     console.print("pairs by cross-retrieval rank:", highlight=False)
     ranks = "  ".join(f"{rank}: {count:g}" for rank, count in report.cross_rank.items())
@@ -105,16 +114,17 @@ def embed(
     device: Device = None,
 ) -> None:
     """Write the embeddings of a split, or of your own sentences and pictures."""
-    if not texts and not images:
-        embeddings = _embed(run, _open_split(run, data, split), device)
-        save_embeddings(out, embeddings)
-        shape = f"{list(embeddings.images.shape)} and {list(embeddings.texts.shape)}"
-        console.print(f"wrote images and texts, {shape}, to {out}", highlight=False)
-        return
-    system = load_system(run, torch_device(device))
-    own = _own_embeddings(system, texts or [], images or [])
-    save_embeddings(out, own)
-    console.print(f"wrote {len(own.image_names)} images and {len(own.captions)} texts to {out}")
+    with process_group():
+        if texts or images:
+            system = load_system(run, torch_device(device))
+            found = _own_embeddings(system, texts or [], images or [])
+            what = f"{len(found.image_names)} images and {len(found.captions)} texts"
+        else:
+            found = _embed(run, _open_split(run, data, split), device)
+            what = f"images and texts, {list(found.images.shape)} and {list(found.texts.shape)},"
+        if processes.is_first():
+            save_embeddings(out, found)
+            console.print(f"wrote {what} to {out}", highlight=False)
 
 
 def _own_embeddings(system: System, texts: list[str], images: list[Path]) -> Embeddings:

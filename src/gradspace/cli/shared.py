@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from gradspace import processes
 from gradspace.data.dataset import Dataset
 from gradspace.data.open import open_dataset
 from gradspace.recipes import DataRecipe
@@ -25,6 +26,14 @@ Device = Annotated[
 
 
 @contextmanager
+def process_group() -> Iterator[None]:
+    """All processes that torchrun has started, of which the first one prints."""
+    with processes.group():
+        console.quiet = errors.quiet = not processes.is_first()
+        yield
+
+
+@contextmanager
 def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
     """A bar with an estimate on stderr, moved by calling it with (done, total)."""
     columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
@@ -35,14 +44,29 @@ def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
 
 
 def torch_device(name: str | None) -> torch.device:
-    """The device of that name, or the best there is."""
+    """The device of that name, or the best there is; of several processes each has its own GPU."""
     if name is None:
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        name = "cuda" if torch.cuda.is_available() else "cpu"
     if name.partition(":")[0] not in ("cpu", "cuda"):
         raise ValueError(f"--device is cpu or cuda, got {name!r}")
     if name.startswith("cuda") and not torch.cuda.is_available():
         raise ValueError(f"--device {name}: this machine has no GPU that torch can use")
-    return torch.device(name)
+    if name == "cpu" or processes.world_size() == 1:
+        return torch.device(name)
+    return _own_gpu(name)
+
+
+def _own_gpu(name: str) -> torch.device:
+    number, there_are = processes.local_rank(), torch.cuda.device_count()
+    if name != "cuda":
+        raise ValueError(f"--device {name} is one GPU, and there are several processes: use cuda")
+    if number >= there_are:
+        raise ValueError(
+            f"{number + 1} processes or more need a GPU each, and this machine has {there_are}: "
+            "start fewer, or use --device cpu"
+        )
+    torch.cuda.set_device(number)
+    return torch.device("cuda", number)
 
 
 def open_recipe_data(data: DataRecipe) -> Dataset:

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from gradspace.cli.shared import Device, console, open_recipe_data, torch_device
+from gradspace import processes
+from gradspace.cli.shared import (
+    Device,
+    console,
+    open_recipe_data,
+    process_group,
+    torch_device,
+)
 from gradspace.data.dataset import Dataset
 from gradspace.recipes import Recipe, load_recipe
 from gradspace.runs import Run, create_run, open_run
@@ -29,6 +37,15 @@ def train_command(
     objective: Annotated[
         str | None, typer.Option(help="Short for --set objective.name=...")
     ] = None,
+    batch: Annotated[
+        int | None, typer.Option(min=1, help="Short for --set training.batch_size=...")
+    ] = None,
+    chunk: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Short for --set training.chunk=...: rows of a batch in memory at once."
+        ),
+    ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Short for --set seed=...")] = None,
     overrides: Annotated[
         list[str] | None,
@@ -40,24 +57,45 @@ def train_command(
     resume: Annotated[
         Path | None, typer.Option(metavar="RUN", help="Go on with a run that was stopped.")
     ] = None,
+    number: Annotated[
+        int | None,
+        typer.Option("--processes", min=1, help="Processes that share every batch, one per GPU."),
+    ] = None,
     device: Device = None,
 ) -> None:
     """Train a model. Ctrl-C stops after the current step; --resume goes on without loss."""
-    short = {"model.name": model, "data.source": data, "objective.name": objective, "seed": seed}
+    if number is not None and number > 1 and processes.num_launched() == 1:
+        raise typer.Exit(processes.launch(number, sys.argv[1:]))
+    short = {
+        "model.name": model,
+        "data.source": data,
+        "objective.name": objective,
+        "training.batch_size": batch,
+        "training.chunk": chunk,
+        "seed": seed,
+    }
     changes = [*(f"{k}={v}" for k, v in short.items() if v is not None), *(overrides or [])]
-    if resume is not None:
-        if recipe is not None or changes or out is not None:
+    with process_group():
+        if resume is None:
+            run = new_run(load_recipe(recipe, changes), out)
+        elif recipe is not None or changes or out is not None:
             raise ValueError("--resume takes everything from the run: leave the other options out")
-        run = open_run(resume)
-        checked = run.recipe()
-    else:
-        checked = load_recipe(recipe, changes)
-        run = create_run(out or default_folder(checked), checked)
-    run_training(run, checked, device)
+        else:
+            run = open_run(resume)
+        finished = run_training(run, run.recipe(), device)
+    if not finished:
+        raise typer.Exit(130)
 
 
-def run_training(run: Run, recipe: Recipe, device: str | None) -> None:
-    """Train a run to its end, showing how it goes."""
+def new_run(recipe: Recipe, out: Path | None) -> Run:
+    """Made by the first process, in a folder that it chooses for all."""
+    if processes.is_first():
+        out = create_run(out or default_folder(recipe), recipe).folder
+    return Run(Path(processes.from_first(str(out))))
+
+
+def run_training(run: Run, recipe: Recipe, device: str | None) -> bool:
+    """Train a run, showing how it goes; whether it got to its end."""
     dataset = open_recipe_data(recipe.data)
     system = prepare_system(run, recipe, dataset, torch_device(device))
     console.print(
@@ -72,8 +110,9 @@ def run_training(run: Run, recipe: Recipe, device: str | None) -> None:
             highlight=False,
             soft_wrap=True,
         )
-        raise typer.Exit(130)
+        return False
     console.print(f"done: gradspace evaluate {run.folder}", highlight=False, soft_wrap=True)
+    return True
 
 
 def describe(dataset: Dataset) -> str:

@@ -42,6 +42,36 @@ class Batch:
     def pin_memory(self) -> Batch:
         return self._each(Tensor.pin_memory)
 
+    def image_of_text(self) -> Tensor | None:
+        """int64 [m]: the row of each caption's image; None where it is the caption's own row."""
+        if torch.equal(self.image_ids, self.text_ids):
+            return None
+        ids, order = self.image_ids.sort()
+        return order[torch.searchsorted(ids, self.text_ids)]
+
+    def in_parts(self, size: int) -> list[Batch]:
+        """At most `size` images and `size` captions each; an image keeps its captions with it.
+
+        Captions come in the order of their images, so that a part is a run of rows on both sides.
+        """
+        rows = self.image_of_text()
+        counts = torch.ones_like(self.image_ids) if rows is None else rows.bincount()
+        ends = [0, *counts.cumsum(0).tolist()]
+        step = max(1, size // int(counts.max()))
+        starts = range(0, len(counts), step)
+        return [self._part(i, min(i + step, len(counts)), ends) for i in starts]
+
+    def _part(self, start: int, stop: int, ends: Sequence[int]) -> Batch:
+        images, texts = slice(start, stop), slice(ends[start], ends[stop])
+        return Batch(
+            images=self.images[images],
+            tokens=self.tokens[texts],
+            lengths=self.lengths[texts],
+            image_ids=self.image_ids[images],
+            text_ids=self.text_ids[texts],
+            captions=self.captions[texts],
+        )
+
     def _each(self, change: Callable[[Tensor], Tensor]) -> Batch:
         return Batch(**{field.name: change(getattr(self, field.name)) for field in fields(self)})
 
@@ -95,13 +125,15 @@ def image_batches(
     batch_size: int,
     pixels: Pixels | None = None,
     start: int = 0,
+    stop: int | None = None,
     num_workers: int = 0,
     pin_memory: bool = False,
 ) -> Loader[Tensor]:
-    """The images of a split in order, from image `start` on: pixels, or features without them."""
+    """Images start .. stop - 1 of a split, in order: pixels, or features without them."""
     _check_images(split, pixels)
-    starts = range(start, len(split.image_names), batch_size)
-    make = partial(_image_batch, split, pixels, batch_size)
+    stop = len(split.image_names) if stop is None else stop
+    starts = range(start, stop, batch_size)
+    make = partial(_image_batch, split, pixels, batch_size, stop)
     return Loader(make, starts, num_workers, pixels is not None, pin_memory)
 
 
@@ -110,12 +142,15 @@ def text_batches(
     encode: Encode,
     *,
     batch_size: int,
+    start: int = 0,
+    stop: int | None = None,
     num_workers: int = 0,
     pin_memory: bool = False,
 ) -> Loader[tuple[Tensor, Tensor]]:
-    """Tokens and lengths of the captions of a split in order."""
-    starts = range(0, len(split.captions), batch_size)
-    make = partial(_text_batch, split, encode, batch_size)
+    """Tokens and lengths of captions start .. stop - 1 of a split, in order."""
+    stop = len(split.captions) if stop is None else stop
+    starts = range(start, stop, batch_size)
+    make = partial(_text_batch, split, encode, batch_size, stop)
     return Loader(make, starts, num_workers, pin_memory=pin_memory)
 
 
@@ -141,13 +176,17 @@ def _training_batch(
     )
 
 
-def _image_batch(split: Split, pixels: Pixels | None, batch_size: int, start: int) -> Tensor:
-    indices = np.arange(start, min(start + batch_size, len(split.image_names)))
+def _image_batch(
+    split: Split, pixels: Pixels | None, batch_size: int, stop: int, start: int
+) -> Tensor:
+    indices = np.arange(start, min(start + batch_size, stop))
     return _load_images(split, pixels, indices, [(index,) for index in indices.tolist()])
 
 
-def _text_batch(split: Split, encode: Encode, batch_size: int, start: int) -> tuple[Tensor, Tensor]:
-    return encode(split.captions[start : start + batch_size])
+def _text_batch(
+    split: Split, encode: Encode, batch_size: int, stop: int, start: int
+) -> tuple[Tensor, Tensor]:
+    return encode(split.captions[start : min(start + batch_size, stop)])
 
 
 def _load_images(

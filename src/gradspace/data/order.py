@@ -34,6 +34,8 @@ def epoch_order(
 ) -> list[Plan]:
     """The batches of one epoch, or of each the part that process `rank` has of it.
 
+    The parts are as even as they can be, and together they are the batch in its order.
+
     With one caption per image the epoch visits every caption once, together with its image, and
     `batch_size` counts captions (VSE++). With more, or "all", it visits every image once with that
     many of its captions, and `batch_size` counts images (SmoothAP). What does not fill a last batch
@@ -45,10 +47,10 @@ def epoch_order(
     _check(split, batch_size, captions_per_image, num_items, rank, world_size)
     items = rng.permutation(num_items)
     by_image = [] if one else _choose_captions(split, captions_per_image, rng)
-    share = batch_size // world_size
+    first, after = (batch_size * number // world_size for number in (rank, rank + 1))
     plans = []
     for start in range(0, num_items - batch_size + 1, batch_size):
-        mine = items[start + rank * share : start + (rank + 1) * share]
+        mine = items[start + first : start + after]
         if one:
             plans.append(Plan(split.image_of_caption[mine], mine, mine))
         else:
@@ -83,8 +85,8 @@ def _check(
         raise ValueError(
             f"batch_size is {batch_size}; split {split.name!r} has {num_items} {what} to fill it"
         )
-    if not 0 <= rank < world_size or batch_size % world_size:
+    if not 0 <= rank < world_size <= batch_size:
         raise ValueError(
-            f"batch_size {batch_size} must be a multiple of world_size {world_size}, "
+            f"batch_size {batch_size} must be at least the number of processes, {world_size}, "
             f"and rank {rank} below it"
         )

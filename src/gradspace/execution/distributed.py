@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from gradspace.execution.statistics import LOG_ZERO
+from gradspace.processes import gather_rows, rank, world_size
 
 
 @dataclass(frozen=True)
@@ -40,16 +41,14 @@ class Items:
 
 @dataclass(frozen=True)
 class Processes:
-    """One process, or the processes of torch's default group."""
+    """The processes of a loss: one, or those of torch's default group."""
 
     rank: int = 0
     number: int = 1
 
     @staticmethod
     def current() -> Processes:
-        if not dist.is_available() or not dist.is_initialized():
-            return Processes()
-        return Processes(dist.get_rank(), dist.get_world_size())
+        return Processes(rank(), world_size())
 
     def agree(self, kind: str, problem: str, device: torch.device) -> None:
         """All processes go on, or all stop with the same sentence."""
@@ -69,7 +68,7 @@ class Processes:
     def _exchange_text(self, own: str, device: torch.device) -> list[str]:
         content = torch.tensor(list(own.encode()), dtype=torch.uint8, device=device)
         sizes = [size for (size,) in self.exchange([len(content)], device)]
-        texts = bytes(self._gather_rows(content, sizes).tolist())
+        texts = bytes(gather_rows(content, sizes).tolist())
         ends = list(accumulate(sizes))
         return [texts[end - size : end].decode() for size, end in zip(sizes, ends, strict=True)]
 
@@ -78,7 +77,7 @@ class Processes:
         if self.number == 1:
             return [list(own)]
         numbers = torch.tensor([list(own)], device=device)
-        return self._gather_rows(numbers, [1] * self.number).tolist()
+        return gather_rows(numbers, [1] * self.number).tolist()
 
     def part(self, sizes: Sequence[int]) -> slice:
         """Where this process's items are among those of all."""
@@ -99,16 +98,7 @@ class Processes:
     @torch.no_grad()
     def gather_items(self, own: Items) -> Items:
         sizes = [size for (size,) in self.exchange([len(own)], own.ids.device)]
-        return Items(self._gather_rows(own.embeddings, sizes), self._gather_rows(own.ids, sizes))
-
-    def _gather_rows(self, own: Tensor, sizes: Sequence[int]) -> Tensor:
-        if self.number == 1:
-            return own
-        padded = own.new_zeros(max(*sizes, 1), *own.shape[1:])
-        padded[: len(own)] = own
-        found = [torch.empty_like(padded) for _ in sizes]
-        dist.all_gather(found, padded)
-        return torch.cat([rows[:size] for rows, size in zip(found, sizes, strict=True)])
+        return Items(gather_rows(own.embeddings, sizes), gather_rows(own.ids, sizes))
 
     def total(self, part: Tensor) -> Tensor:
         """The sum over the processes."""
@@ -155,7 +145,7 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, own: Tensor, sizes: Sequence[int], processes: Processes) -> Tensor:
         ctx.part = processes.part(sizes)
-        return processes._gather_rows(own, sizes)
+        return gather_rows(own, sizes)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from types import FrameType
+from functools import partial
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from gradspace.analysis.cocos import cocos
+from gradspace import processes
 from gradspace.checkpoint import (
     load_checkpoint,
     optimizer_tensors,
@@ -32,13 +30,15 @@ from gradspace.embedding import embed_split
 from gradspace.loss import RetrievalLoss
 from gradspace.metrics import RetrievalReport, retrieval_report
 from gradspace.models import RetrievalModel
-from gradspace.positives import match_ids
 from gradspace.recipes import Recipe, build_objective
 from gradspace.runs import Run, tensorboard_events
 from gradspace.system import System
+from gradspace.training.caching import Embedded, Outcome, backward, cached_backward
 from gradspace.training.health import CollapseWatch, TrainingError, check_gradient
 from gradspace.training.monitor import Monitor
 from gradspace.training.schedule import learning_rate, stage_of, stages
+from gradspace.training.stopping import Stopping, stop_signals
+from gradspace.training.tracking import contributions
 
 OPTIMIZERS: dict[str, type[Optimizer]] = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
 CHECK_EVERY = 10
@@ -60,7 +60,12 @@ class Progress:
 
 
 def train(recipe: Recipe, dataset: Dataset, system: System, run: Run, monitor: Monitor) -> Progress:
-    """Train to the end of the recipe, or until asked to stop; goes on where the run stands."""
+    """Train to the end of the recipe, or until asked to stop; goes on where the run stands.
+
+    Of several processes (`processes.group`) all call this, each with its own part of every batch:
+    their weights stay the same, and the first one writes the run.
+    """
+    _draw_differently(recipe.seed)
     trainer = Trainer(recipe, dataset, system, run, monitor)
     if run.last.exists():
         trainer.restore()
@@ -83,7 +88,9 @@ class Trainer:
         self.collapse = CollapseWatch()
         self.average = _average_of(system.model, recipe.training.ema)
         self.optimizer = self._make_optimizer(epoch=0)
-        self.events = tensorboard_events(run) if recipe.training.tensorboard else None
+        self.loss = self._make_loss(epoch=0)
+        tracked = recipe.training.tensorboard and processes.is_first()
+        self.events = tensorboard_events(run) if tracked else None
         half = recipe.training.precision == "float16"
         self.scaler = torch.amp.GradScaler(system.device.type, enabled=half)
 
@@ -101,25 +108,31 @@ class Trainer:
     def _run_epoch(self, stopping: Stopping) -> bool:
         """Train on the batches that are left of the epoch; False when asked to stop."""
         recipe, epoch = self.recipe.training, self.progress.epoch
-        if stage_of(self.recipe, epoch).first_epoch == epoch > 0 == self.progress.batch:
-            self.optimizer = self._make_optimizer(epoch)
-        loss = self._make_loss(epoch)
+        if self.progress.batch == 0:
+            self._renew_parts(epoch)
         batches = self._batches()
         self.monitor.start_epoch(epoch, self.progress.batch + len(batches), self.progress.batch)
         self.system.model.train()
         for batch in batches:
-            value = self._train_on(batch.to(self.system.device), loss)
+            value = self._train_on(batch)
             done = self.progress.batch + 1
             self.progress = replace(
                 self.progress, batch=done, loss_sum=self.progress.loss_sum + value
             )
-            self.monitor.batch_done(len(batch.text_ids), value)
+            self.monitor.batch_done(len(batch.text_ids) * processes.world_size(), value)
             if done % recipe.accumulate == 0:
                 if self.progress.step % recipe.save_every == 0:
                     self.save()
-                if stopping.requested:
+                if processes.any_of(stopping.requested):
                     return False
         return True
+
+    def _renew_parts(self, epoch: int) -> None:
+        """What an epoch starts anew: the optimiser of a stage, the loss after its warm-up."""
+        if stage_of(self.recipe, epoch).first_epoch == epoch > 0:
+            self.optimizer = self._make_optimizer(epoch)
+        if epoch == 1 and self.recipe.objective.warm_up:
+            self.loss = self._make_loss(epoch)
 
     def _finish_epoch(self) -> None:
         """Evaluate on dev, keep the weights if they are the best so far, and move on."""
@@ -134,7 +147,7 @@ class Trainer:
                 self._save_weights(report)
         elif done.epoch + 1 == stages(self.recipe)[-1].end:
             self._save_weights(None)
-        self.run.log(events=self.events, kind="epoch", step=done.step, epoch=done.epoch, **values)
+        self._log(kind="epoch", step=done.step, epoch=done.epoch, **values)
         self.monitor.epoch_done(done.epoch, values["loss"], report)
         self.progress = replace(done, epoch=done.epoch + 1, batch=0, loss_sum=0.0)
         self.save()
@@ -153,34 +166,74 @@ class Trainer:
             pixels=self.system.training_crop,
             num_workers=training.num_workers,
             pin_memory=self.system.device.type == "cuda",
+            rank=processes.rank(),
+            world_size=processes.world_size(),
         )
 
     # --- one batch ------------------------------------------------------------------------------
 
-    def _train_on(self, batch: Batch, loss: RetrievalLoss) -> float:
-        training = self.recipe.training
-        step = self.progress.step
-        with self.system.autocast(training.precision):
-            images, texts = self.system.model(
-                batch.images, batch.tokens, batch.lengths, _image_of_text(batch)
-            )
-            try:
-                value = loss(images, texts, batch.image_ids, batch.text_ids)
-            except ValueError as error:
-                raise TrainingError(
-                    f"{error} at step {step}: the weights have overflowed; "
-                    "lower training.learning_rate"
-                ) from error
-            extra = self.system.model.extra_loss()
-        total = value if extra is None else value + extra
-        self.scaler.scale(total / training.accumulate).backward()
+    def _train_on(self, batch: Batch) -> float:
+        training, step = self.recipe.training, self.progress.step
+        outcome = self._backward(batch)
+        value = outcome.loss
+        if outcome.extra is not None:
+            processes.average([outcome.extra])
+            value = value + outcome.extra
         if step % CHECK_EVERY == 0:
-            self.collapse.check(images, texts, step)
+            images = processes.gather_rows(outcome.images)
+            self.collapse.check(images, processes.gather_rows(outcome.texts), step)
         if (self.progress.batch + 1) % training.accumulate == 0:
-            norm = self._update(total)
+            norm = self._update(value)
             if step % training.track_every == 0:
-                self._track(loss, images, texts, batch, total, norm)
-        return float(total.detach())
+                self._track(outcome, batch, value, norm)
+        return float(value)
+
+    def _backward(self, batch: Batch) -> Outcome:
+        """Add the gradient of a batch to the parameters', in parts where the recipe says so."""
+        chunk = self.recipe.training.chunk
+        embed = partial(self._embed, num_texts=processes.total(len(batch.text_ids)))
+        loss = partial(self._loss_of, batch)
+        parts = [batch] if chunk is None else batch.in_parts(chunk)
+        if len(parts) == 1:
+            return backward(batch, embed, loss, self._scale)
+        system = self.system
+        return cached_backward(parts, embed, loss, self._scale, system.model, system.device)
+
+    def _embed(self, batch: Batch, num_texts: int) -> Embedded:
+        """A part of a batch of `num_texts` texts in all processes together.
+
+        An extra loss is a mean over the texts: a part has the share of its texts in it, times the
+        number of processes, over which gradients are averaged.
+        """
+        rows = batch.image_of_text()
+        batch = batch.to(self.system.device)
+        with self.system.autocast(self.recipe.training.precision):
+            images, texts = self.system.model(
+                batch.images,
+                batch.tokens,
+                batch.lengths,
+                None if rows is None else rows.to(self.system.device),
+            )
+            extra = self.system.model.extra_loss()
+        if extra is not None:
+            extra = extra * (len(batch.text_ids) * processes.world_size() / num_texts)
+        return Embedded(images, texts, extra)
+
+    def _loss_of(self, batch: Batch, images: Tensor, texts: Tensor) -> Tensor:
+        ids = (batch.image_ids.to(images.device), batch.text_ids.to(images.device))
+        try:
+            value: Tensor = self.loss(images, texts, *ids)
+        except ValueError as error:
+            raise TrainingError(
+                f"{error} at step {self.progress.step}: the weights have overflowed; "
+                "lower training.learning_rate"
+            ) from error
+        return value
+
+    def _scale(self, value: Tensor) -> Tensor:
+        """For batches that share a step, and for the small numbers of float16."""
+        scaled: Tensor = self.scaler.scale(value / self.recipe.training.accumulate)
+        return scaled
 
     def _update(self, loss: Tensor) -> Tensor:
         """One step of the optimiser; the length of the gradient before clipping."""
@@ -188,6 +241,7 @@ class Trainer:
         rate = learning_rate(self.recipe, self.progress.epoch, self.progress.step)
         for group in self.optimizer.param_groups:
             group["lr"] = rate * group["factor"]
+        processes.average_gradients(model.parameters())
         self.scaler.unscale_(self.optimizer)
         norm = nn.utils.clip_grad_norm_(model.parameters(), training.clip or torch.inf)
         if not self.scaler.is_enabled():
@@ -200,37 +254,39 @@ class Trainer:
         self.progress = replace(self.progress, step=self.progress.step + 1)
         return norm
 
-    @torch.no_grad()
-    def _track(
-        self,
-        loss: RetrievalLoss,
-        images: Tensor,
-        texts: Tensor,
-        batch: Batch,
-        value: Tensor,
-        norm: Tensor,
-    ) -> None:
+    def _track(self, outcome: Outcome, batch: Batch, value: Tensor, norm: Tensor) -> None:
         """Log what contributes to the gradient, in both directions, and how large it is."""
-        scores = images.float() @ texts.float().t()
-        positives = match_ids(batch.image_ids, batch.text_ids)
-        objective = loss.objective
-        self.run.log(
-            events=self.events,
+        device = self.system.device
+        parts = (
+            outcome.images,
+            outcome.texts,
+            batch.image_ids.to(device),
+            batch.text_ids.to(device),
+        )
+        everything = [processes.gather_rows(part) for part in parts]
+        if not processes.is_first():
+            return
+        self._log(
             kind="step",
             step=self.progress.step,
             epoch=self.progress.epoch,
             loss=float(value),
             gradient=float(norm),
             learning_rate=learning_rate(self.recipe, self.progress.epoch, self.progress.step - 1),
-            image_to_text=asdict(cocos(objective, scores, positives)),
-            text_to_image=asdict(cocos(objective, scores.t(), positives.transpose())),
+            **contributions(self.loss.objective, *everything),
         )
+
+    def _log(self, **values: Any) -> None:
+        if processes.is_first():
+            self.run.log(events=self.events, **values)
 
     # --- parts ----------------------------------------------------------------------------------
 
     def _make_loss(self, epoch: int) -> RetrievalLoss:
         objective = build_objective(self.recipe, warm_up=epoch == 0)
-        return RetrievalLoss(objective, positives=self.recipe.objective.positives)
+        chosen = self.recipe.objective
+        loss = RetrievalLoss(objective, positives=chosen.positives, memory=chosen.memory)
+        return loss.to(self.system.device)
 
     def _make_optimizer(self, epoch: int) -> Optimizer:
         stage, training = stage_of(self.recipe, epoch), self.recipe.training
@@ -246,7 +302,10 @@ class Trainer:
         dev: Split | None = self.dataset.splits.get("dev")
         if dev is None:
             return None
-        embeddings = embed_split(self._evaluated_system(), dev)
+        system = self._evaluated_system()
+        # BatchNorm statistics are of a process's own parts: those of the first are what is saved.
+        processes.copy_from_first(system.model.buffers())
+        embeddings = embed_split(system, dev)
         return retrieval_report(embeddings.scores(), embeddings.positives())
 
     def _evaluated_system(self) -> System:
@@ -258,11 +317,16 @@ class Trainer:
     # --- checkpoints ----------------------------------------------------------------------------
 
     def save(self) -> None:
-        """Everything that training needs to go on."""
+        """Everything that training needs to go on; of random states a row for each process."""
+        states = random_states(self.system.device).items()
+        random = {name: processes.gather_rows(state[None]) for name, state in states}
+        if not processes.is_first():
+            return
         tensors = {
             **with_prefix("model", self.system.model.state_dict()),
             **with_prefix("optimizer", optimizer_tensors(self.optimizer)),
-            **with_prefix("random", random_states()),
+            **with_prefix("loss", self.loss.state_dict()),
+            **with_prefix("random", random),
         }
         if self.average is not None:
             tensors |= with_prefix("average", self.average.state_dict())
@@ -283,12 +347,24 @@ class Trainer:
         last_epoch = self.progress.epoch if self.progress.batch else max(self.progress.epoch - 1, 0)
         self.optimizer = self._make_optimizer(last_epoch)
         restore_optimizer(self.optimizer, without_prefix("optimizer", tensors))
-        restore_random_states(without_prefix("random", tensors))
+        self.loss = self._make_loss(last_epoch)
+        self.loss.load_state_dict(without_prefix("loss", tensors))
+        self._restore_random(without_prefix("random", tensors))
         self.scaler.load_state_dict(record["scaler"])
         self.collapse.times_alike = record["times_alike"]
-        self.run.forget_after(self.progress.step, self.progress.epoch)
+        if processes.is_first():
+            self.run.forget_after(self.progress.step, self.progress.epoch)
+
+    def _restore_random(self, states: dict[str, Tensor]) -> None:
+        """The state of this process; one that was not there when the run stopped starts anew."""
+        rank = processes.rank()
+        if rank < len(states["cpu"]):
+            mine = {name: rows[rank] for name, rows in states.items()}
+            restore_random_states(mine, self.system.device)
 
     def _save_weights(self, report: RetrievalReport | None) -> None:
+        if not processes.is_first():
+            return
         model = self._evaluated_system().model
         record = {
             "step": self.progress.step,
@@ -299,36 +375,11 @@ class Trainer:
         save_checkpoint(self.run.best, with_prefix("model", model.state_dict()), record)
 
 
-def _image_of_text(batch: Batch) -> Tensor | None:
-    """The row of each text's image; None where it is the text's own row."""
-    if len(batch.image_ids) == len(batch.text_ids):
-        return None
-    return (batch.text_ids[:, None] == batch.image_ids).int().argmax(1)
-
-
-@dataclass
-class Stopping:
-    """Set when the user or the machine asks the run to stop."""
-
-    requested: bool = False
-
-
-@contextmanager
-def stop_signals() -> Iterator[Stopping]:
-    """Ctrl-C and SIGTERM stop after the current step; a second Ctrl-C stops at once."""
-    stopping = Stopping()
-
-    def request(number: int, frame: FrameType | None) -> None:
-        if stopping.requested and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        stopping.requested = True
-
-    before = {number: signal.signal(number, request) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stopping
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def _draw_differently(seed: int) -> None:
+    """After equal initial weights, dropout is another one in every process."""
+    if processes.rank() > 0:
+        words = np.random.SeedSequence([seed, processes.rank()]).generate_state(1)
+        torch.manual_seed(int(words[0]))
 
 
 def _average_of(model: nn.Module, decay: float | None) -> AveragedModel | None:

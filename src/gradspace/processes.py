@@ -1,0 +1,174 @@
+"""Several processes that train or embed together, as `torchrun` starts them.
+
+With one process every function here does nothing or hands back what it was given.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.rendezvous import rendezvous
+
+
+def rank() -> int:
+    """The number of this process, from 0."""
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+def world_size() -> int:
+    """The number of processes."""
+    return dist.get_world_size() if dist.is_initialized() else 1
+
+
+def is_first() -> bool:
+    """Whether this is the process that writes and prints."""
+    return rank() == 0
+
+
+# --- start and end ------------------------------------------------------------------------------
+
+
+def num_launched() -> int:
+    """How many processes `torchrun` or `launch` has started; 1 where neither has."""
+    return int(os.environ["WORLD_SIZE"]) if "RANK" in os.environ else 1
+
+
+def local_rank() -> int:
+    """The number of this process on its machine: the number of its GPU."""
+    return int(os.environ["LOCAL_RANK"])
+
+
+@contextmanager
+def group() -> Iterator[None]:
+    """Connect the processes that were launched; all leave together, or fail together.
+
+    The first process that fails raises its error, which ends the others: they lose the connection,
+    or have the same error, and end without a word.
+    """
+    if num_launched() == 1:
+        yield
+        return
+    store, number, size = next(rendezvous("env://"))
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    dist.init_process_group(backend, store=store, rank=number, world_size=size)
+    try:
+        yield
+        any_of(False)  # torchrun ends all when one ends with an exit code: wait for the slowest
+    except BaseException as error:
+        if store.add("gradspace/failed", 1) > 1 and isinstance(error, Exception):
+            sys.exit(1)
+        if isinstance(error, dist.DistError) or "gloo/transport" in str(error):
+            raise RuntimeError(
+                "another process of the run was lost, or cannot be reached"
+            ) from error
+        raise
+    dist.destroy_process_group()
+
+
+def launch(number: int, arguments: Sequence[str]) -> int:
+    """Run gradspace in so many processes on this machine; the exit code.
+
+    The launcher is torchrun's: it hands SIGINT and SIGTERM on, and ends all when one fails.
+    """
+    from torch.distributed.elastic.multiprocessing import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    logging.disable()  # the processes explain themselves
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // number)))
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=number,
+        run_id="gradspace",
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        local_addr="localhost",
+        max_restarts=0,
+    )
+    try:
+        elastic_launch(config, sys.executable)("-m", "gradspace", *arguments)
+    except SignalException:
+        return 130
+    except ChildFailedError as error:
+        failed, failure = error.get_first_failure()
+        if failure.exitcode < 0:
+            how = signal.Signals(-failure.exitcode).name
+            raise RuntimeError(f"process {failed} of {number} was ended by {how}") from None
+        return failure.exitcode
+    return 0
+
+
+# --- what they tell each other ------------------------------------------------------------------
+
+
+def any_of(flag: bool) -> bool:
+    """Whether any process says so."""
+    return total(int(flag)) > 0
+
+
+def total(number: int) -> int:
+    """The sum over all processes."""
+    if world_size() == 1:
+        return number
+    numbers = torch.tensor(number)
+    dist.all_reduce(numbers)
+    return int(numbers)
+
+
+def from_first(text: str) -> str:
+    """What the first process has here."""
+    if world_size() == 1:
+        return text
+    texts = [text]
+    dist.broadcast_object_list(texts, src=0, device=torch.device("cpu"))
+    return texts[0]
+
+
+def gather_rows(rows: Tensor, counts: Sequence[int] | None = None) -> Tensor:
+    """The rows of all processes, in the order of their ranks; `counts` says how many each has."""
+    if world_size() == 1:
+        return rows
+    if counts is None:
+        own = torch.tensor([len(rows)], device=rows.device)
+        counts = gather_rows(own, [1] * world_size()).tolist()
+    padded = rows.new_zeros(max(counts), *rows.shape[1:])
+    padded[: len(rows)] = rows
+    parts = [torch.empty_like(padded) for _ in counts]
+    dist.all_gather(parts, padded)
+    return torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)])
+
+
+def average(values: Sequence[Tensor]) -> None:
+    """Replace tensors by their means over all processes, in one transfer."""
+    if world_size() == 1 or not values:
+        return
+    flat = torch.cat([value.flatten() for value in values])
+    dist.all_reduce(flat)
+    flat /= world_size()
+    parts = torch.split(flat, [value.numel() for value in values])
+    for value, part in zip(values, parts, strict=True):
+        value.copy_(part.view_as(value))
+
+
+def average_gradients(parameters: Iterable[nn.Parameter]) -> None:
+    """In place of DistributedDataParallel: right after any number of backward passes.
+
+    A batch in chunks has one backward pass per chunk, and a parameter may be left out of all.
+    """
+    average([parameter.grad for parameter in parameters if parameter.grad is not None])
+
+
+def copy_from_first(tensors: Iterable[Tensor]) -> None:
+    """Overwrite tensors with those of the first process."""
+    if world_size() > 1:
+        for tensor in tensors:
+            dist.broadcast(tensor, src=0)

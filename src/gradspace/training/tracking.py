@@ -1,0 +1,32 @@
+"""What is measured of a batch now and then: which samples contribute to the gradient."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradspace.analysis.cocos import cocos
+from gradspace.objectives import Objective
+from gradspace.positives import match_ids
+
+MOST_IMAGES = 1024
+"""Of a larger batch only so many are looked at, the first ones, with the texts that belong to them:
+the count needs the matrix of their scores, which the objective itself may do without."""
+
+
+@torch.no_grad()
+def contributions(
+    objective: Objective, images: Tensor, texts: Tensor, image_ids: Tensor, text_ids: Tensor
+) -> dict[str, Any]:
+    """COCOS of a batch in both directions."""
+    images, image_ids = images[:MOST_IMAGES], image_ids[:MOST_IMAGES]
+    theirs = torch.isin(text_ids, image_ids)
+    scores = images.float() @ texts[theirs].float().t()
+    positives = match_ids(image_ids, text_ids[theirs])
+    return {
+        "image_to_text": asdict(cocos(objective, scores, positives)),
+        "text_to_image": asdict(cocos(objective, scores.t(), positives.transpose())),
+    }

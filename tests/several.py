@@ -1,0 +1,42 @@
+"""Several connected processes, for tests anywhere."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.multiprocessing.spawn import ProcessContext, start_processes
+
+from gradspace import processes
+
+
+def together(number: int, work: Callable[..., None], *arguments: Any) -> None:
+    """Do the work in so many connected copies of this process, which start quickly."""
+    started = start_together(number, work, *arguments)
+    while not started.join():
+        pass
+
+
+def start_together(number: int, work: Callable[..., None], *arguments: Any) -> ProcessContext:
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        pytest.skip("a process that has used CUDA cannot be copied")
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    started: ProcessContext = start_processes(  # type: ignore[no-untyped-call]
+        _connected, (number, port, work, arguments), number, join=False, start_method="fork"
+    )
+    return started
+
+
+def _connected(
+    rank: int, number: int, port: int, work: Callable[..., None], arguments: tuple[Any, ...]
+) -> None:
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(number), LOCAL_RANK=str(rank))
+    os.environ.update(MASTER_ADDR="localhost", MASTER_PORT=str(port))
+    with processes.group():
+        work(*arguments)
