@@ -2,12 +2,21 @@
 
 __main__.py     the command: runs the suites, prints the tables, writes docs/benchmarks.md
 losses.py       suite: forward + backward of the objectives
+scale.py        suite: batches up to 32,768, without a score matrix
 peers.py        the same losses in pytorch-metric-learning
 loops.py        the same losses as plain loops over the queries
 evaluation.py   suite: all retrieval metrics at the size of COCO 5K
+training.py     suite: the objective and the loader beside the model
 case.py         one case, its measurement, and the embeddings that all cases share
 measure.py      measures one case, in a process of its own
 processes.py    starts that process and reads its answer
 tables.py       tables for the terminal and in Markdown
 page.py         the page for the documentation
+
+On a machine with a CUDA device, without the peers: `python -m benchmarks.gpu`.
+
+gpu.py          the command: measures in one process, writes JSON and docs/benchmarks-gpu.md
+gpu_accuracy.py how far every objective is from float64, in every precision
+gpu_cases.py    time and memory, up to 1,048,576 images
+gpu_page.py     what was found, as JSON, as tables and as a page
 """

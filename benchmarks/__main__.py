@@ -13,13 +13,13 @@ import typer
 from rich.console import Console
 from rich.progress import track
 
-from benchmarks import evaluation, losses, training
+from benchmarks import evaluation, losses, scale, training
 from benchmarks.case import Case, Measurement
 from benchmarks.page import machine, page
 from benchmarks.processes import ROOT, run
 from benchmarks.tables import Table, megabytes, seconds
 
-SUITES = {"losses": losses, "evaluation": evaluation, "training": training}
+SUITES = {"losses": losses, "scale": scale, "evaluation": evaluation, "training": training}
 WIDTH = 124
 """Of the tables: what they need, also where the terminal is narrower or none."""
 PAGE = ROOT / "docs" / "benchmarks.md"
@@ -27,6 +27,7 @@ PAGE = ROOT / "docs" / "benchmarks.md"
 
 class Suite(StrEnum):
     losses = "losses"
+    scale = "scale"
     evaluation = "evaluation"
     training = "training"
 
@@ -51,7 +52,7 @@ def main(
         found = _run(console, suite.cases(quick))
         suite.check(found)
         measured |= found
-        tables.append(suite.table(found))
+        tables += suite.tables(found)
     for table in tables:
         console.print(table.for_terminal())
     if unsteady := sum(m.unsteady for m in measured.values()):

@@ -69,17 +69,18 @@ class Batch:
     text_ids: Tensor
 
 
-def make_batch(case: Case, cosine: float) -> Batch:
+def make_batch(case: Case, cosine: float, device: str = "cpu") -> Batch:
     """Random images; texts whose similarity to their image is about `cosine`."""
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator(device).manual_seed(0)
 
     def random(count: int) -> Tensor:
-        return normalize(torch.randn(count, case.width, generator=generator), dim=1)
+        shape = (count, case.width)
+        return normalize(torch.randn(shape, generator=generator, device=device), dim=1)
 
     images = random(case.images)
     noise = random(case.images * case.captions)
     sine = (1 - cosine**2) ** 0.5
-    image_ids = torch.arange(case.images)
+    image_ids = torch.arange(case.images, device=device)
     text_ids = image_ids.repeat_interleave(case.captions)
     texts = normalize(cosine * images[text_ids] + sine * noise, dim=1)
     return Batch(images, texts, image_ids, text_ids)

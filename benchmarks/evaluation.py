@@ -142,7 +142,7 @@ def _our_recalls_of_first(case: Case, num_images: int) -> dict[str, float]:
     )
 
 
-def table(measured: Mapping[Case, Measurement]) -> Table:
+def tables(measured: Mapping[Case, Measurement]) -> list[Table]:
     floor, sizes = next((m, case) for case, m in measured.items() if case.who == "product")
     title = f"Evaluation: {sizes.images:,} images x {sizes.images * sizes.captions:,} texts"
     columns = ["what", "seconds", "times the product", "extra MB"]
@@ -150,4 +150,4 @@ def table(measured: Mapping[Case, Measurement]) -> Table:
         [TITLES[case.who], seconds(m), time_ratio(m, floor), megabytes(m)]
         for case, m in measured.items()
     ]
-    return Table(title, columns, rows)
+    return [Table(title, columns, rows)]

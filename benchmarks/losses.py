@@ -59,17 +59,19 @@ def prepare(case: Case) -> Call:
     batch.texts.requires_grad_()
     match case.who:
         case "ours":
-            return Call(_step(our_loss(case.what), batch))
+            return Call(step(our_loss(case.what), batch))
         case "pml":
-            return Call(_step(pml_loss(case.what), batch))
+            return Call(step(pml_loss(case.what), batch))
         case "loop":
             share = min(1.0, LOOP_QUERIES / len(batch.texts))
-            fixed = _step(loop_loss(case.what, share=0), batch) if share < 1 else None
-            return Call(_step(loop_loss(case.what, share), batch), share, fixed)
+            fixed = step(loop_loss(case.what, share=0), batch) if share < 1 else None
+            return Call(step(loop_loss(case.what, share), batch), share, fixed)
     raise ValueError(f"nobody is called {case.who!r}")
 
 
-def _step(loss: Callable[[Batch], Tensor], batch: Batch) -> Run:
+def step(loss: Callable[[Batch], Tensor], batch: Batch) -> Run:
+    """Forward and backward, and what others are compared with."""
+
     def forward_and_backward() -> dict[str, float]:
         batch.images.grad = batch.texts.grad = None
         value = loss(batch)
@@ -113,11 +115,11 @@ def check(measured: Mapping[Case, Measurement]) -> None:
                 raise ValueError(f"{case} has {name} {number}, ours has {ours.numbers[name]}")
 
 
-def table(measured: Mapping[Case, Measurement]) -> Table:
+def tables(measured: Mapping[Case, Measurement]) -> list[Table]:
     rows = [_row(case, measured) for case in measured if case.who == "ours"]
     columns = ["objective", "images", "captions / image", "ours ms", "ours MB", "PML ms", "PML MB"]
     columns += ["time ratio", "memory ratio", "loop ms", "loop ratio"]
-    return Table("Losses: forward + backward", columns, rows)
+    return [Table("Losses: forward + backward", columns, rows)]
 
 
 def _row(case: Case, measured: Mapping[Case, Measurement]) -> list[str]:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import evaluation, losses, training
+from benchmarks import evaluation, losses, scale, training
 from benchmarks.case import Call, Case, Measurement, Run
 
 THREADS = 2
@@ -31,6 +31,7 @@ MEASURED_ONCE = 30
 
 PREPARE = {
     "losses": losses.prepare,
+    "scale": scale.prepare,
     "evaluation": evaluation.prepare,
     "training": training.prepare,
 }

@@ -10,6 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from benchmarks.measure import GIBIBYTES_PER_CALL, MEASURED_ONCE, SECONDS_PER_CALL, THREADS
+from benchmarks.scale import PEER_SIZES, TARGETS
 from benchmarks.tables import Table
 
 PACKAGES = ("gradspace", "torch", "numpy", "pytorch-metric-learning", "faiss-cpu")
@@ -35,6 +36,15 @@ works. The row "one set" is where it is right: 23 classes of 23 samples that ret
 ("images" are classes there). "loop" is the formula in a Python loop over the queries
 (`benchmarks/loops.py`); ~ marks a loop that was timed on its first 2,560 texts and the same share
 of the images, and extrapolated.
+
+**Scale.** float32, width 512, one caption per image, pairs by position, the same embeddings as
+above. The floor is one `torch.mm` of that size into memory that was there before. "streamed" and
+"dense" are the executions of `RetrievalLoss`: without and with the score matrix. The targets: at
+most {TARGETS["mined"]} products where only the hardest negatives count (triplet-hard and the
+objectives of GOAL), at most {TARGETS["all"]} where all negatives do, and less than
+{TARGETS["megabytes"]} MB; no run asserts them. PML is tried at {PEER_SIZES[0]:,}, then at half of
+that, and so on: the first batch that it can compute has a row. Losses are checked to be the same in
+every run. `python -m benchmarks.gpu` goes on to 1,048,576 on a GPU: docs/benchmarks-gpu.md.
 
 **Evaluation.** float32, width 1,024, texts with a cosine of 0.1 to their image. faiss and the loops
 find only the recalls; ours is the whole report (recalls, median and mean rank, mAP, cross-retrieval

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-import rich.table
+from typing import TYPE_CHECKING
 
 from benchmarks.case import Measurement
+
+if TYPE_CHECKING:
+    import rich.table
 
 
 @dataclass(frozen=True)
@@ -16,6 +18,8 @@ class Table:
     rows: list[list[str]]
 
     def for_terminal(self) -> rich.table.Table:
+        import rich.table  # not on every machine with a GPU
+
         table = rich.table.Table(title=self.title)
         for index, column in enumerate(self.columns):
             table.add_column(column, justify="right" if index else "left", no_wrap=not index)
@@ -50,6 +54,10 @@ def milliseconds(m: Measurement | None) -> str:
 
 def megabytes(m: Measurement | None) -> str:
     return three_digits(m.megabytes) if m and m.megabytes is not None else "-"
+
+
+def gibibytes(m: Measurement) -> str:
+    return three_digits(m.megabytes * 1e6 / 2**30) if m.megabytes is not None else "-"
 
 
 def time_ratio(a: Measurement | None, b: Measurement) -> str:

@@ -151,7 +151,7 @@ def check(measured: Mapping[Case, Measurement]) -> None:
     """Nothing to compare: every row does something else."""
 
 
-def table(measured: Mapping[Case, Measurement]) -> Table:
+def tables(measured: Mapping[Case, Measurement]) -> list[Table]:
     step = next(m for case, m in measured.items() if case.what == CONSTANT)
     size = next(iter(measured)).images
     rows = [
@@ -159,4 +159,4 @@ def table(measured: Mapping[Case, Measurement]) -> Table:
         for case, m in measured.items()
     ]
     columns = [f"batch of {size}", "ms", "times the constant step", "extra MB"]
-    return Table("Training: the objective and the loader beside the model", columns, rows)
+    return [Table("Training: the objective and the loader beside the model", columns, rows)]

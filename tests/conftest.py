@@ -6,6 +6,11 @@ import os
 # wait for each other and take twenty times as long. Must come before torch.
 os.environ["OMP_NUM_THREADS"] = "1"
 
+import torch
+
+if not torch.cuda.is_available():  # Triton then runs its kernels in Python
+    os.environ["TRITON_INTERPRET"] = "1"
+
 import pytest
 from hypothesis import settings
 from samples import NAMES, Batch, random_batch

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -199,11 +199,18 @@ class RetrievalLoss(nn.Module):
         check_ids("image_ids", image_ids, len(images), "images")
         check_ids("text_ids", text_ids, len(texts), "texts")
 
-    def _check_everywhere(self, processes: Processes, images: Tensor, *others: Any) -> None:
+    def _check_everywhere(
+        self,
+        processes: Processes,
+        images: Tensor,
+        texts: Tensor,
+        image_ids: Ids | None,
+        text_ids: Ids | None,
+    ) -> None:
         """What is wrong in one process is said by all of them, instead of waiting for it."""
         problem = ""
         try:
-            self._check(images, *others, may_be_empty=True)
+            self._check(images, texts, image_ids, text_ids, may_be_empty=True)
         except ValueError as error:
             problem = str(error)
         kind = f"{self}, {images.dtype}, width {images.shape[-1]}"

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from gradspace.execution.distributed import Items
 
+
 class Memory(nn.Module):
     """The last `size` images and texts with their ids, the newest first; empty at first."""
 
@@ -61,7 +62,7 @@ class Memory(nn.Module):
         for name, buffer in self._buffers.items():
             if prefix + name in state and buffer is not None:
                 self._buffers[name] = torch.empty_like(state[prefix + name], device=buffer.device)
-        super()._load_from_state_dict(state, prefix, *others)  # type: ignore[arg-type]
+        super()._load_from_state_dict(state, prefix, *others)
 
     def extra_repr(self) -> str:
         return f"size={self.size}"

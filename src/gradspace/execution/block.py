@@ -91,7 +91,8 @@ class Executor(Protocol):
 def reduce(executor: Executor, block: Block, wanted: Sequence[Wanted]) -> list[Result]:
     """The statistics of a block; sums are differentiable, what was found is not."""
     given = [s.given for w in wanted for s in (w.row, w.column) if s and not isinstance(s, Hardest)]
-    outputs = iter(_Reduce.apply(block.rows, block.columns, block, executor, wanted, *given))
+    apply: Any = _Reduce.apply
+    outputs = iter(apply(block.rows, block.columns, block, executor, wanted, *given))
 
     def result(statistic: Statistic | None) -> Tensor | Found | None:
         if statistic is None:
@@ -139,7 +140,7 @@ class _Reduce(torch.autograd.Function):
         return tuple(outputs)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         rows, columns, *outputs = ctx.saved_tensors
         pairs = iter(zip(outputs, gradients, strict=True))
@@ -165,9 +166,7 @@ class _Reduce(torch.autograd.Function):
         )
 
 
-def _upstream(
-    wanted: Wanted, pairs: Iterator[tuple[Tensor, Tensor | None]]
-) -> Upstream | None:
+def _upstream(wanted: Wanted, pairs: Iterator[tuple[Tensor, Tensor | None]]) -> Upstream | None:
     """What comes back for one statistic, from the next of all outputs and their gradients."""
     sides = [statistic for statistic in (wanted.row, wanted.column) if statistic]
     if isinstance(wanted.either, Hardest):

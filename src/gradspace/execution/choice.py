@@ -12,7 +12,7 @@ from gradspace.execution.streamed import Streamed
 
 Execution = Literal["auto", "dense", "streamed", "triton"]
 
-SMALL = {"cpu": 1 << 20, "cuda": 1 << 22}
+SMALL = {"cpu": 1 << 20, "cuda": 1 << 25}
 """Scores up to which the whole matrix is the fastest; docs/benchmarks.md."""
 
 
@@ -26,4 +26,11 @@ def choose_executor(
         execution = "triton" if fused.suits(images) and tile is None else "streamed"
     if execution == "dense":
         return None
-    return fused.Fused() if execution == "triton" else Streamed(tile)
+    if execution == "streamed":
+        return Streamed(tile)
+    if not fused.is_available(images):
+        raise ValueError(
+            'execution="triton" needs a CUDA device, Triton, and embeddings of 16 or 32 bits, got '
+            f'{images.dtype} on {images.device}; "auto" takes it where it can be used'
+        )
+    return fused.Fused()

@@ -92,7 +92,8 @@ class Processes:
         """The rows of all processes, one after the other."""
         if self.number == 1:
             return own
-        gathered: Tensor = _Gather.apply(_in_graph(own), sizes, self)
+        apply: Any = _Gather.apply
+        gathered: Tensor = apply(_in_graph(own), sizes, self)
         return gathered
 
     @torch.no_grad()
@@ -104,7 +105,8 @@ class Processes:
         """The sum over the processes."""
         if self.number == 1:
             return part
-        total: Tensor = _Total.apply(_in_graph(part))
+        apply: Any = _Total.apply
+        total: Tensor = apply(_in_graph(part))
         return total
 
     def log_sum_exp(self, parts: Sequence[Tensor], like: Tensor) -> Tensor:

@@ -189,8 +189,10 @@ class _Inputs:
 
     def bound(self) -> Tensor:
         """No score is larger than the product of the longest vectors' lengths."""
-        longest = [torch.linalg.vector_norm(x, dim=1).max() for x in (self.rows, self.columns)]
-        return (longest[0] * longest[1]).float()
+        bound = torch.ones((), device=self.rows.device)
+        for vectors in (self.rows, self.columns):
+            bound = bound * torch.linalg.vector_norm(vectors, dim=1).max()
+        return bound
 
     def empty(self, *shape: int) -> Tensor:
         return torch.empty(shape, dtype=torch.float32, device=self.rows.device)
@@ -209,8 +211,8 @@ def _aligned(embeddings: Tensor) -> Tensor:
 def _short_ids(row_ids: Tensor, column_ids: Tensor) -> tuple[Tensor, Tensor]:
     both = torch.cat([row_ids, column_ids])
     if int(both.abs().max()) >= 1 << 31:
-        both = both.unique(return_inverse=True)[1]
-    row, column = both.int().split([len(row_ids), len(column_ids)])
+        both = torch.unique(both, return_inverse=True)[1]
+    row, column = torch.split(both.int(), [len(row_ids), len(column_ids)])
     return row, column.clone()  # aligned
 
 
@@ -293,14 +295,10 @@ def _forward(inputs: _Inputs, wanted: Sequence[Wanted]) -> list[Result]:
     return [found if isinstance(one.either, Hardest) else next(left) for one in wanted]
 
 
-def _pass(
-    inputs: _Inputs, hardest: Wanted, asked: Sequence[_Asked]
-) -> tuple[Result, list[Result]]:
+def _pass(inputs: _Inputs, hardest: Wanted, asked: Sequence[_Asked]) -> tuple[Result, list[Result]]:
     tiles = inputs.tiles(STATISTICS)
     what = (inputs.rows.dtype, *(_translated(one).term for one in asked))
-    return _on_a_tile_that_fits(
-        tiles, what, lambda tile: _pass_with(tile, inputs, hardest, asked)
-    )
+    return _on_a_tile_that_fits(tiles, what, lambda tile: _pass_with(tile, inputs, hardest, asked))
 
 
 def _pass_with(
@@ -330,7 +328,7 @@ def _pass_with(
         for k, name in enumerate("AB"):
             one = asked[k] if k < len(asked) else None
             given = givens[k] if one else None
-            values += [given.row if is_shared(one) else given.row[rows], given.column] if one and given else maxima
+            values += _given_values(one, given, rows) if one and given else maxima
             values += sums[k] if one else maxima
             constants |= _constants(one, given, name)
         inputs.launch(
@@ -342,14 +340,12 @@ def _pass_with(
             HARDEST_BY_ROW=hardest.row is not None,
             HARDEST_BY_COLUMN=hardest.column is not None,
         )
-        found = [*_best(hardest.row, maxima[0], 0), *map(_together, asked, givens, (s[0] for s in sums))]
+        row_sums = map(_together, asked, givens, (by_row for by_row, _ in sums))
+        found = [*_best(hardest.row, maxima[0], 0), *row_sums]
         for total, part in zip(of_rows, found, strict=True):
             total.append(part)
-        first = rows.start // tile.height
-        found = [
-            *_best(hardest.column, maxima[1], first),
-            *map(_together, asked, givens, (s[1] for s in sums)),
-        ]
+        column_sums = map(_together, asked, givens, (by_column for _, by_column in sums))
+        found = [*_best(hardest.column, maxima[1], rows.start // tile.height), *column_sums]
         of_columns = _merge(asked, givens, of_columns, found) if of_columns else found
     best_by_row, tiles_by_row, *by_row = (torch.cat(parts, -1) for parts in of_rows)
     best_by_column, tiles_by_column, *by_column = of_columns
@@ -365,6 +361,11 @@ def _pass_with(
         )
         for one, given, row, column in zip(asked, givens, by_row, by_column, strict=True)
     ]
+
+
+def _given_values(one: _Asked, given: _Given, rows: slice) -> tuple[Tensor, Tensor]:
+    """For a chunk of rows and all columns."""
+    return given.row if is_shared(one) else given.row[rows], given.column
 
 
 def _constants(one: _Asked | None, given: _Given | None, name: str) -> dict[str, Any]:
@@ -417,7 +418,9 @@ def recover(inputs: _Inputs, tile_of: Tensor, width: int) -> Tensor:
 
     order = tile_of.argsort(stable=True)
     num_tiles = _ceil(inputs.m, width)
-    ends = torch.searchsorted(tile_of[order], torch.arange(num_tiles, device=order.device), right=True)
+    ends = torch.searchsorted(
+        tile_of[order], torch.arange(num_tiles, device=order.device), right=True
+    )
     starts = torch.nn.functional.pad(ends, (1, 0))[:-1]
     num_programs = (ends - starts + RECOVER.height - 1) // RECOVER.height
     last = num_programs.cumsum(0)
@@ -510,10 +513,11 @@ def _weigh(
         inputs.empty(_ceil(len(weights), tile.height) if to_given else 0, by_column, inputs.m),
     )
     sides: list[Tensor] = []
-    for side, queries, part in (("row", chunk, parts[0]), ("column", slice(None), parts[1])):
+    of_given = _given_values(wanted, given, chunk)
+    for side, queries, k in (("row", chunk, 0), ("column", slice(None), 1)):
+        part = parts[k]
+        sides += [of_given[k]]
         values = [getattr(up.results, side), getattr(up.gradients, side)]
-        of_given = getattr(given, side)
-        sides += [of_given if is_shared(wanted) else of_given[queries]]
         sides += [part if v is None else v[queries].float().contiguous() for v in values]
         sides += [part]
     inputs.launch(
@@ -545,9 +549,7 @@ def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
 # --- pairs --------------------------------------------------------------------------------------
 
 
-def pair_scores(
-    rows: Tensor, columns: Tensor, row: Tensor | None, column: Tensor | None
-) -> Tensor:
+def pair_scores(rows: Tensor, columns: Tensor, row: Tensor | None, column: Tensor | None) -> Tensor:
     """As `pairs.pair_scores`."""
     from gradspace.execution import kernels
 

@@ -1,9 +1,9 @@
-# mypy: disable-error-code="no-untyped-def,no-untyped-call"
+# mypy: ignore-errors
 """Triton kernels: a product of embeddings fused with what is made of the scores.
 
 A program computes one tile of scores in registers and writes, for every statistic, one number per
-row and one per column of the tile: partial results, which the caller puts together in a fixed order.
-No score reaches memory and no atomic operation is used: the same input gives the same bits.
+row and one per column of the tile: partial results, which the caller puts together in a fixed
+order. No score reaches memory and no atomic operation is used: the same input gives the same bits.
 
 Pointers of partial results are [tiles along the other side, columns of given, queries].
 """
@@ -22,7 +22,7 @@ GROUP = tl.constexpr(8)
 
 @triton.jit
 def _place(n, m, HEIGHT: tl.constexpr, WIDTH: tl.constexpr):
-    """The tile of this program: neighbours in time share rows and columns, which the cache keeps."""
+    """The tile of this program: those at work at a time share rows and columns in the cache."""
     number = tl.program_id(0)
     down, across = tl.cdiv(n, HEIGHT), tl.cdiv(m, WIDTH)
     first = number // (GROUP * across) * GROUP
@@ -138,14 +138,16 @@ def _add_both(
 
 @triton.jit
 def _add(
-    scores, negative, row_given, column_given, row_out, column_out, r, c, n, m, tile_row, tile_column,
+    scores, negative, row_given, column_given, row_out, column_out,
+    r, c, n, m, tile_row, tile_column,
     TERM: tl.constexpr, KIND: tl.constexpr, VANISHES: tl.constexpr, SHARED: tl.constexpr,
     SAFE: tl.constexpr, BY_ROW: tl.constexpr, BY_COLUMN: tl.constexpr,
 ):  # fmt: skip
     """A statistic; BY_ROW and BY_COLUMN are the columns of given of each side, or 0."""
     if SHARED:
         _add_both(
-            scores, negative, row_given, row_out + tile_column * n + r, column_out + tile_row * m + c,
+            scores, negative, row_given,
+            row_out + tile_column * n + r, column_out + tile_row * m + c,
             r, c, n, m, TERM, KIND, VANISHES, SAFE,
         )  # fmt: skip
     else:

@@ -14,14 +14,13 @@ from gradspace.execution.tiles import as_computed, blocks
 PAIRS_AT_ONCE = 8192
 
 
-def pair_scores(
-    rows: Tensor, columns: Tensor, row: Tensor | None, column: Tensor | None
-) -> Tensor:
+def pair_scores(rows: Tensor, columns: Tensor, row: Tensor | None, column: Tensor | None) -> Tensor:
     """The inner products of rows[row] and columns[column], [pairs], at least float32.
 
     None stands for every one, in order.
     """
-    scores: Tensor = _PairScores.apply(rows, columns, row, column)
+    apply: Any = _PairScores.apply
+    scores: Tensor = apply(rows, columns, row, column)
     return scores
 
 
@@ -43,7 +42,7 @@ class _PairScores(torch.autograd.Function):
         return torch.cat(scores) if scores else as_computed(rows.new_zeros(0))
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, weights: Tensor) -> tuple[Tensor | None, ...]:
         rows, columns, row, column = ctx.saved_tensors
         by_row, by_column, *_ = ctx.needs_input_grad

@@ -81,7 +81,7 @@ def both_ways(
 
 @dataclass(frozen=True)
 class _Pairs:
-    """All positive pairs of the batch, by image; the scores of both sides are read from one list."""
+    """All positive pairs of the batch, by image; both sides read their scores from one list."""
 
     image: Tensor | None
     text: Tensor | None
@@ -242,8 +242,6 @@ def _hardest(queries: Items, found: Sequence[tuple[Found, Items]], processes: Pr
     for part, candidates in found:
         chosen = owned & (part.value == best) & (part.index >= 0)
         owned = owned & ~chosen
-        own = pair_scores(
-            queries.embeddings, candidates.embeddings, None, part.index.clamp(min=0)
-        )
+        own = pair_scores(queries.embeddings, candidates.embeddings, None, part.index.clamp(min=0))
         score = own.where(chosen, score)
     return processes.total(score).where(best > -torch.inf, -torch.inf).unsqueeze(1)

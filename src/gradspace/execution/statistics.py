@@ -48,8 +48,8 @@ class Hardest:
 class Sum:
     """The sum over the negatives of `term(scores, given)`, one column per column of `given`.
 
-    `term` is elementwise: it maps scores and one column of `given`, broadcast against each other, to
-    one number per score. The result is [queries, columns of given]. A `given` that is one number
+    `term` is elementwise: it maps scores and one column of `given`, broadcast against each other,
+    to one number per score. The result is [queries, columns of given]. A `given` that is one number
     expanded for all queries lets both directions share the terms.
     """
 

@@ -46,7 +46,7 @@ class Streamed:
     def forward(self, block: Block, wanted: Sequence[Wanted]) -> list[Result]:
         """The statistics of the rows' and of the columns' negatives."""
         totals = [
-            Sides(
+            Sides[_Accumulator](
                 _accumulator(one.row, len(block.rows), block),
                 _accumulator(one.column, len(block.columns), block),
             )
@@ -61,8 +61,8 @@ class Streamed:
                     _add_hardest(tile, total)
         return [
             Result(
-                total.row and total.row.result(block),
-                total.column and total.column.result(block.transpose()),
+                total.row.result(block) if total.row else None,
+                total.column.result(block.transpose()) if total.column else None,
             )
             for total in totals
         ]
@@ -187,9 +187,7 @@ class _LogSumExpSoFar:
 _Accumulator = _HardestSoFar | _SumSoFar | _LogSumExpSoFar
 
 
-def _accumulator(
-    wanted: Statistic | None, num_queries: int, block: Block
-) -> _Accumulator | None:
+def _accumulator(wanted: Statistic | None, num_queries: int, block: Block) -> _Accumulator | None:
     like = as_computed(block.rows[:0])
     match wanted:
         case None:
@@ -270,9 +268,9 @@ def _add_hardest(tile: _Tile, total: Sides[_Accumulator]) -> None:
 def _recover(block: Block, start: Tensor) -> Tensor:
     """The column with the highest score of each row, -1 for none, by the block that has it."""
     positives = match_ids(block.row_ids, block.column_ids)
-    starts, counts = start.unique(return_counts=True)
+    starts, counts = torch.unique(start, return_counts=True)
     found = torch.full_like(start, -1)
-    parts = start.argsort(stable=True).split(counts.tolist())
+    parts = torch.split(start.argsort(stable=True), counts.tolist())
     for first, rows in zip(starts.tolist(), parts, strict=True):
         candidates = as_computed(block.columns[first : first + BLOCK])
         scores = as_computed(block.rows[rows]) @ candidates.t()
@@ -321,7 +319,7 @@ def _weights_of(
         total = getattr(up.results, side)[queries, c].unsqueeze(across)
         outer = (terms.detach() - total).exp_().mul_(outer)
     else:
-        outer = outer.expand_as(terms).contiguous()
+        outer = outer.expand_as(terms).clone(memory_format=torch.contiguous_format)
     inputs = (scores, given) if given.requires_grad else (scores,)
     weights, *of_given = torch.autograd.grad(terms, inputs, tile.exclude(outer, 0))
     return weights, of_given[0].squeeze(across) if of_given else None

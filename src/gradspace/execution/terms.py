@@ -25,8 +25,8 @@ class UnsupportedTermError(Exception):
     """A term uses an operation that has no translation; it is executed in torch instead."""
 
 
-@triton.jit
-def log1p(x):  # type: ignore[no-untyped-def]
+@triton.jit  # type: ignore[untyped-decorator]
+def log1p(x: Any) -> Any:
     """log(1 + x), also for small x."""
     y = 1 + x
     return tl.log(y) - ((y - 1) - x) / y
@@ -68,8 +68,8 @@ OPERATIONS = {
     "where": "tl.where({0}, {1}, {2})",
 }
 
-CONSTANTS = {"full": None, "full_like": None, "ones_like": 1.0, "scalar_tensor": None, "zeros_like": 0.0}
-"""What makes a number from nothing; None: its last argument."""
+CONSTANTS = {"ones_like": 1.0, "zeros_like": 0.0}
+"""What makes numbers from nothing; "full", "full_like" and "scalar_tensor" have them last."""
 
 
 class Translated(NamedTuple):
@@ -94,7 +94,7 @@ def translate(formula: Term, vanished: float) -> Translated:
         found = torch.autograd.grad(value, (s, given), one, allow_unused=True)
         return tuple(torch.zeros_like(s) if d is None else d for d in found)
 
-    table = core_aten_decompositions()
+    table: Any = core_aten_decompositions()
     arguments = (example, example.clone())
     with torch.enable_grad():
         first = make_fx(derivatives, decomposition_table=table)(*arguments)
@@ -150,8 +150,8 @@ def _lines(graph: fx.Graph) -> list[str]:
             lines.append(f"return {', '.join(full)}")
         elif node.op != "call_function":
             raise UnsupportedTermError(f"{node.op} {node.target}")
-        elif _name(node) in CONSTANTS:
-            names[node] = text(node.args[-1] if CONSTANTS[_name(node)] is None else CONSTANTS[_name(node)])
+        elif _name(node) in (*CONSTANTS, "full", "full_like", "scalar_tensor"):
+            names[node] = text(CONSTANTS.get(_name(node), node.args[-1]))
             constants.add(names[node])
         else:
             names[node] = f"x{len(names)}"

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from gradspace.checks import check_embeddings, check_finite, check_scores
 
-
 TILE_SHARE = 1 / 16
 """Of a GPU's memory, for a tile and what is computed from it."""
 TILE_BYTES = 6 * 4

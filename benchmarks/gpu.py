@@ -1,0 +1,117 @@
+"""`python -m benchmarks.gpu`: accuracy, time and memory on a CUDA device.
+
+Needs torch and gradspace, none of the peers, and takes a few minutes. Every number is printed, and
+written to the JSON file, as soon as it is there. The page can be made elsewhere, from that file:
+`python -m benchmarks.gpu --from-json FILE --write`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import time
+from collections.abc import Callable
+from datetime import date
+from importlib import import_module
+from importlib.metadata import version
+from importlib.util import find_spec
+from itertools import groupby
+from pathlib import Path
+
+import torch
+
+from benchmarks.case import Case
+from benchmarks.gpu_accuracy import accuracies
+from benchmarks.gpu_cases import cases, measure
+from benchmarks.gpu_page import Found, accuracy_row, page, tables
+from benchmarks.tables import gibibytes, milliseconds, time_ratio
+
+PAGE = Path(__file__).parents[1] / "docs" / "benchmarks-gpu.md"
+ACCURACY = "accuracy"
+PARTS = (ACCURACY, *dict.fromkeys(case.suite for case in cases(quick=True)))
+
+
+def main() -> None:
+    options = _options()
+    if options.from_json:
+        found = Found.load(options.from_json)
+    elif torch.cuda.is_available():
+        found = _run(options.quick, options.only, options.json)
+    else:
+        raise SystemExit("benchmarks.gpu needs a CUDA device, and there is none on this machine")
+    for table in tables(found):
+        print(f"\n{table.title}\n\n{table.markdown()}", flush=True)
+    if options.write:
+        PAGE.write_text(page(found))
+        print(f"\nwrote {PAGE}")
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="tiny sizes: does everything work?")
+    parser.add_argument("--only", action="append", choices=PARTS, help="a part, or several of them")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all numbers")
+    parser.add_argument("--from-json", type=Path, metavar="FILE", help="read them, measure nothing")
+    parser.add_argument("--write", action="store_true", help="write docs/benchmarks-gpu.md")
+    options = parser.parse_args()
+    if options.write and (options.quick or options.only):
+        parser.error("--write needs the whole run, without --quick and --only")
+    return options
+
+
+def _run(quick: bool, only: list[str] | None, json: Path | None) -> Found:
+    start = time.perf_counter()
+    found = Found(_machine(quick, only))
+    print(", ".join(found.machine.values()), flush=True)
+
+    def save() -> None:
+        if json:
+            found.save(json)
+
+    if not only or ACCURACY in only:
+        _find_accuracy(found, quick, save)
+    for case in cases(quick):
+        if not only or case.suite in only:
+            found.measured[case] = measure(case)
+            print(_line(case, found), flush=True)
+            save()
+    print(f"took {time.perf_counter() - start:.0f} s", flush=True)
+    return found
+
+
+def _find_accuracy(found: Found, quick: bool, save: Callable[[], None]) -> None:
+    groups = groupby(accuracies(quick), key=lambda a: (a.dtype, a.execution))
+    for _, group in groups:
+        start = len(found.accuracy)
+        for accuracy in group:
+            found.accuracy.append(accuracy)
+            save()
+        print(f"accuracy: {', '.join(accuracy_row(found.accuracy[start:]))}", flush=True)
+
+
+def _line(case: Case, found: Found) -> str:
+    m = found.measured[case]
+    what = case.what if case.who == "product" else f"{case.what}, {case.who}"
+    size = f"{case.images} x {case.captions}, width {case.width}"
+    ratio = time_ratio(m, found.product(case))
+    return (
+        f"{case.suite}: {what}, {size}: {milliseconds(m)} ms, {ratio} products, {gibibytes(m)} GiB"
+    )
+
+
+def _machine(quick: bool, only: list[str] | None) -> dict[str, str]:
+    options = ["--quick"] * quick + [f"--only {part}" for part in only or ()]
+    triton = import_module("triton").__version__ if find_spec("triton") else "missing"
+    return {
+        "command": " ".join(["python -m benchmarks.gpu", *options]),
+        "date": date.today().isoformat(),
+        "device": torch.cuda.get_device_name(),
+        "python": platform.python_version(),
+        "gradspace": version("gradspace"),
+        "torch": torch.__version__,
+        "triton": str(triton),
+    }
+
+
+if __name__ == "__main__":
+    main()
