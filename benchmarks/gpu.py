@@ -23,7 +23,7 @@ import torch
 from benchmarks.case import Case
 from benchmarks.gpu_accuracy import accuracies
 from benchmarks.gpu_cases import cases, measure
-from benchmarks.gpu_page import Found, accuracy_row, page, tables
+from benchmarks.gpu_page import Results, accuracy_row, page, tables
 from benchmarks.tables import gibibytes, milliseconds, time_ratio
 
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks-gpu.md"
@@ -34,7 +34,7 @@ PARTS = (ACCURACY, *dict.fromkeys(case.suite for case in cases(quick=True)))
 def main() -> None:
     options = _options()
     if options.from_json:
-        found = Found.load(options.from_json)
+        found = Results.load(options.from_json)
     elif torch.cuda.is_available():
         found = _run(options.quick, options.only, options.json)
     else:
@@ -59,9 +59,9 @@ def _options() -> argparse.Namespace:
     return options
 
 
-def _run(quick: bool, only: list[str] | None, json: Path | None) -> Found:
+def _run(quick: bool, only: list[str] | None, json: Path | None) -> Results:
     start = time.perf_counter()
-    found = Found(_machine(quick, only))
+    found = Results(_machine(quick, only))
     print(", ".join(found.machine.values()), flush=True)
 
     def save() -> None:
@@ -79,7 +79,7 @@ def _run(quick: bool, only: list[str] | None, json: Path | None) -> Found:
     return found
 
 
-def _find_accuracy(found: Found, quick: bool, save: Callable[[], None]) -> None:
+def _find_accuracy(found: Results, quick: bool, save: Callable[[], None]) -> None:
     groups = groupby(accuracies(quick), key=lambda a: (a.dtype, a.execution))
     for _, group in groups:
         start = len(found.accuracy)
@@ -89,7 +89,7 @@ def _find_accuracy(found: Found, quick: bool, save: Callable[[], None]) -> None:
         print(f"accuracy: {', '.join(accuracy_row(found.accuracy[start:]))}", flush=True)
 
 
-def _line(case: Case, found: Found) -> str:
+def _line(case: Case, found: Results) -> str:
     m = found.measured[case]
     what = case.what if case.who == "product" else f"{case.what}, {case.who}"
     size = f"{case.images} x {case.captions}, width {case.width}"

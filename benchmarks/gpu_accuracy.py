@@ -11,7 +11,7 @@ from torch import Tensor
 
 import gradspace as gs
 from benchmarks.case import Batch, Case, make_batch
-from benchmarks.gpu_cases import DEVICE, reason
+from benchmarks.gpu_cases import DEVICE, no_fallback, reason
 from benchmarks.losses import COSINE
 from gradspace.execution.choice import Execution
 
@@ -57,8 +57,8 @@ def _shuffled(case: Case) -> Batch:
 
 def _accuracy(dtype: str, execution: Execution, objective: str, batch: Batch) -> Accuracy:
     try:
-        with _tf32(dtype == "tf32"):
-            found, again = (_results(objective, execution, batch, DTYPES[dtype]) for _ in "12")
+        with no_fallback(), _tf32(dtype == "tf32"):
+            found, again = (_results(objective, execution, batch, DTYPES[dtype]) for _ in range(2))
         reference = _results(objective, "dense", batch, DTYPES[dtype], exact=True)
     except Exception as error:  # one objective's failure says nothing about the others
         return Accuracy(dtype, execution, objective, failure=reason(error))

@@ -35,7 +35,7 @@ nobody says. A "triton" row whose kernels do not compile fails, instead of being
 
 
 @dataclass
-class Found:
+class Results:
     """All that one run of the benchmarks found; part of it, if it was cut off."""
 
     machine: dict[str, str]
@@ -52,9 +52,9 @@ class Found:
         os.replace(unfinished, path)
 
     @staticmethod
-    def load(path: Path) -> Found:
+    def load(path: Path) -> Results:
         content = json.loads(path.read_text())
-        return Found(
+        return Results(
             content["machine"],
             [Accuracy(**a) for a in content["accuracy"]],
             {Case(**c["case"]): Measurement(**c["measured"]) for c in content["cases"]},
@@ -69,7 +69,7 @@ class Found:
         return self.measured.get(product, Measurement())
 
 
-def page(found: Found) -> str:
+def page(found: Results) -> str:
     facts = found.machine
     versions = ", ".join(f"{k} {v}" for k, v in facts.items() if k not in _NOT_VERSIONS)
     parts = [
@@ -86,7 +86,7 @@ def page(found: Found) -> str:
 _NOT_VERSIONS = ("command", "date", "device")
 
 
-def tables(found: Found) -> list[Table]:
+def tables(found: Results) -> list[Table]:
     """Those that there are numbers for."""
     made = [_accuracy_table(found.accuracy)]
     made += [_comparison(found, suite) for suite in COMPARISONS]
@@ -128,7 +128,7 @@ def accuracy_row(group: list[Accuracy]) -> list[str]:
     ]
 
 
-def _comparison(found: Found, suite: str) -> Table:
+def _comparison(found: Results, suite: str) -> Table:
     cases = found.of(suite)
     columns = ["objective", "execution", "ms", "times the product", "times four products"]
     rows = [_comparison_row(case, found) for case in cases]
@@ -140,16 +140,17 @@ def _size(case: Case) -> str:
     return f"{case.images:,} images x {texts:,} texts, width {case.width:,}"
 
 
-def _comparison_row(case: Case, found: Found) -> list[str]:
+def _comparison_row(case: Case, found: Results) -> list[str]:
     m, product = found.measured[case], found.product(case)
-    if case.who == "product":
-        return ["one bare product (the floor)", "-", milliseconds(m), "1.00", "-", "-"]
+    what, who = case.what, case.who
+    if who == "product":
+        what, who = "one bare product (the floor)", "-"
     four = replace(product, seconds=4 * product.seconds if product.seconds else None)
     of_four = time_ratio(m, four) if case.what in OVER_ALL_NEGATIVES else "-"
-    return [case.what, case.who, milliseconds(m), time_ratio(m, product), of_four, gibibytes(m)]
+    return [what, who, milliseconds(m), time_ratio(m, product), of_four, gibibytes(m)]
 
 
-def _scaling(found: Found) -> Table:
+def _scaling(found: Results) -> Table:
     cases = found.of("scaling", "large", "larger", "largest")
     cases = [case for case in cases if (case.who, case.what) == ("triton", "triplet-hard")]
     rows = [
@@ -166,7 +167,7 @@ def _scaling(found: Found) -> Table:
     return Table("Scaling: triplet-hard, triton", columns, rows)
 
 
-def _small(found: Found) -> Table:
+def _small(found: Results) -> Table:
     """One row for every batch, one column for every objective and execution."""
     cases = found.of("small")
     asked = [(what, who) for what in COMPARED for who in ("dense", "auto")]
@@ -182,7 +183,7 @@ def _small(found: Found) -> Table:
 # --- agreement ----------------------------------------------------------------------------------
 
 
-def _agreement(found: Found) -> str:
+def _agreement(found: Results) -> str:
     """Whether all executions of an objective found the same loss of the same batch."""
     different = disagreements(found)
     if not different:
@@ -190,7 +191,7 @@ def _agreement(found: Found) -> str:
     return "Losses that differ by more than 0.1%: " + "; ".join(different) + "."
 
 
-def disagreements(found: Found) -> list[str]:
+def disagreements(found: Results) -> list[str]:
     first: dict[tuple[str, int, int, int], tuple[str, float]] = {}
     different = []
     for case, m in found.measured.items():

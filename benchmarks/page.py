@@ -10,7 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from benchmarks.measure import GIBIBYTES_PER_CALL, MEASURED_ONCE, SECONDS_PER_CALL, THREADS
-from benchmarks.scale import PEER_SIZES, TARGETS
+from benchmarks.scale import MEGABYTES_TARGET, MINED_TARGET, PEER_SIZES, UNMINED_TARGET
 from benchmarks.tables import Table
 
 PACKAGES = ("gradspace", "torch", "numpy", "pytorch-metric-learning", "faiss-cpu")
@@ -40,9 +40,9 @@ of the images, and extrapolated.
 **Scale.** float32, width 512, one caption per image, pairs by position, the same embeddings as
 above. The floor is one `torch.mm` of that size into memory that was there before. "streamed" and
 "dense" are the executions of `RetrievalLoss`: without and with the score matrix. The targets: at
-most {TARGETS["mined"]} products where only the hardest negatives count (triplet-hard and the
-objectives of GOAL), at most {TARGETS["all"]} where all negatives do, and less than
-{TARGETS["megabytes"]} MB; no run asserts them. PML is tried at {PEER_SIZES[0]:,}, then at half of
+most {MINED_TARGET} products where only the hardest negatives count (triplet-hard and the
+objectives of GOAL), at most {UNMINED_TARGET} where all negatives do, and less than
+{MEGABYTES_TARGET} MB; no run asserts them. PML is tried at {PEER_SIZES[0]:,}, then at half of
 that, and so on: the first batch that it can compute has a row. Losses are checked to be the same in
 every run. `python -m benchmarks.gpu` goes on to 1,048,576 on a GPU: docs/benchmarks-gpu.md.
 

@@ -20,7 +20,7 @@ import gradspace as gs
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks import losses
+from benchmarks import losses, scale
 from benchmarks.case import Batch, Case, Measurement, make_batch
 from benchmarks.loops import loop_loss
 from benchmarks.losses import DIFFERENT_IN_PML, NOT_IN_PML, ONE_SET, OURS, our_loss
@@ -122,9 +122,51 @@ def test_table_says_what_is_missing_extrapolated_or_too_much() -> None:
         loop: Measurement(1.5, 1.4, 5, share=0.5),
         goal: Measurement(0.2, 0.2, 12.34),
     }
-    assert losses.table(measured).rows == [
+    (table,) = losses.tables(measured)
+    assert table.rows == [
         ["nt-xent", "512", "1", "100", "12.3", "over 16 GiB", "-", "-", "-", "~1500", "15.0"],
         ["circle/sigmoid-ms", "512", "1", "200", "12.3", "-", "-", "-", "-", "-", "-"],
+    ]
+
+
+def test_scaled_losses_that_differ_are_reported() -> None:
+    streamed, dense, pml = (
+        Case("scale", who, "nt-xent", 16, 1, 8) for who in ("streamed", "dense", "pml")
+    )
+    ours = scale.prepare(streamed).run()
+    same = Measurement(1, 1, 1, numbers=ours)
+    other = Measurement(1, 1, 1, numbers=ours | {"gradient": 2 * ours["gradient"]})
+    scale.check({streamed: same, dense: same, pml: other})  # of PML only the loss is the same
+    scale.check({pml: same})  # ours is computed where there is no row of it
+    with pytest.raises(ValueError, match="has gradient"):
+        scale.check({streamed: same, dense: other})
+    with pytest.raises(ValueError, match="has loss 0"):
+        scale.check({pml: replace(same, numbers={"loss": 0.0})})
+
+
+def test_scale_shows_the_largest_batch_that_a_peer_can_compute() -> None:
+    measured = {
+        case: Measurement(failure="over 16 GiB")
+        if case.who == "pml" and case.images > 1024
+        else Measurement(case.images / 1000 * (1 if case.who == "product" else 2), 1, 10)
+        for case in scale.cases(quick=False)
+    }
+    large, scaling = scale.tables(measured)
+    assert large.rows[0] == [
+        "one bare matrix product (the floor)",
+        "16,384",
+        "16.4",
+        "1.00",
+        "10.0",
+    ]
+    assert large.rows[-2:] == [
+        ["nt-xent, PML", "16,384", "over 16 GiB", "-", "-"],
+        ["nt-xent, PML", "1,024", "2.05", "2.00", "10.0"],
+    ]
+    assert len(large.rows) == 1 + 3 + 2 + 2
+    sizes = ["1,024", "2,048", "4,096", "8,192", "16,384", "32,768"]
+    assert [row[:2] for row in scaling.rows] == [
+        [what, size] for what in ("triplet-hard", "nt-xent") for size in sizes
     ]
 
 
@@ -148,6 +190,7 @@ def test_quick_run_from_end_to_end(tmp_path: Path) -> None:
     cases = json.loads((tmp_path / "all.json").read_text())["cases"]
     found = {(c["case"]["suite"], c["case"]["who"]) for c in cases}
     assert found >= {("losses", who) for who in ("ours", "pml", "loop")}
+    assert found >= {("scale", who) for who in ("product", "streamed", "dense", "pml")}
     assert found >= {("evaluation", who) for who in ("product", "ours", "faiss", "loop")}
     for case in cases:
         assert case["measured"]["failure"] is None

@@ -1,0 +1,127 @@
+"""The GPU's benchmarks, as far as they go without one: what is asked, failures and the page."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import gradspace as gs
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks import gpu, gpu_accuracy, gpu_cases
+from benchmarks.case import Case, Measurement
+from benchmarks.gpu_accuracy import Accuracy
+from benchmarks.gpu_page import Results, disagreements, page
+
+PRODUCT = Case("large", "product", "product", 512, 1, 64)
+HARD = replace(PRODUCT, who="triton", what="triplet-hard")
+NT_XENT = replace(PRODUCT, who="triton", what="nt-xent")
+DENSE = replace(PRODUCT, who="dense", what="nt-xent")
+
+
+def small_results() -> Results:
+    machine = {
+        "command": "make it",
+        "date": "today",
+        "device": "a GPU",
+        "torch": "2",
+        "triton": "3",
+    }
+    accuracy = [
+        Accuracy("bfloat16", "triton", "circle", 1e-5, 2e-3),
+        Accuracy("bfloat16", "triton", "triplet", 2e-5, 1e-3, same_bits=False),
+        Accuracy("bfloat16", "streamed", "circle", failure="out of memory"),
+    ]
+    small = [Case("small", who, "nt-xent", 128, 1, 32) for who in ("dense", "auto")]
+    measured = {
+        PRODUCT: Measurement(0.010, 0.010, 0.0),
+        HARD: Measurement(0.015, 0.015, 2**30 / 1e6, numbers={"loss": 1.0}),
+        NT_XENT: Measurement(0.044, 0.044, 2**29 / 1e6, numbers={"loss": 2.0}),
+        DENSE: Measurement(failure="out of memory"),
+        small[0]: Measurement(0.001, 0.001, 1),
+        small[1]: Measurement(0.002, 0.002, 1),
+    }
+    return Results(machine, accuracy, measured)
+
+
+def test_page_is_made_from_json(tmp_path: Path) -> None:
+    small_results().save(tmp_path / "found.json")
+    found = Results.load(tmp_path / "found.json")
+    assert found == small_results()
+    lines = page(found).splitlines()
+    assert lines[2] == "Written from a run of `make it` on today: a GPU; torch 2, triton 3."
+    for line in (
+        "| bfloat16 | triton | 2.0e-05 (triplet) | 2.0e-03 (circle) | no: triplet | none |",
+        "| bfloat16 | streamed | - | - | - | circle (out of memory) |",
+        "## 512 images x 512 texts, width 64",
+        "| one bare product (the floor) | - | 10.0 | 1.00 | - | 0.00 |",
+        "| triplet-hard | triton | 15.0 | 1.50 | - | 1.00 |",
+        "| nt-xent | triton | 44.0 | 4.40 | 1.10 | 0.50 |",
+        "| nt-xent | dense | out of memory | - | - | - |",
+        "| 512 | 64 | 15.0 | 1.50 | 1.00 |",
+        "| 128 | - | - | 1.00 | 2.00 |",
+    ):
+        assert line in lines
+
+
+def test_page_says_which_losses_differ() -> None:
+    found = small_results()
+    assert "the same loss of the same batch" in page(found)
+    found.measured[DENSE] = Measurement(1, 1, 1, numbers={"loss": 2.1})
+    (difference,) = disagreements(found)
+    assert difference == "nt-xent, 512 images x 512 texts, width 64: triton 2.0, dense 2.1"
+    assert difference in page(found)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is one")
+def test_says_that_there_is_no_gpu() -> None:
+    command = [sys.executable, "-m", "benchmarks.gpu", "--quick"]
+    done = subprocess.run(command, cwd=gpu.PAGE.parents[1], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr == "benchmarks.gpu needs a CUDA device, and there is none on this machine\n"
+
+
+def test_every_product_is_measured_once_and_before_what_is_compared_with_it() -> None:
+    asked = gpu_cases.cases(quick=False)
+    assert len(set(asked)) == len(asked)
+    for place, case in enumerate(asked):
+        if case.suite != "small":
+            assert asked.index(replace(case, who="product", what="product")) <= place
+
+
+@pytest.mark.parametrize("who", ["product", "dense", "streamed", "auto", "dense, by position"])
+def test_every_execution_can_be_prepared(who: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_cases, "DEVICE", "cpu")
+    monkeypatch.setattr(gpu_cases, "SCORES_AT_ONCE", 100)
+    step = gpu_cases.prepare(Case("large", who, "nt-xent", 16, 1, 8))
+    assert [list(x.shape) for x in step()] == ([] if who == "product" else [[], [16, 8], [16, 8]])
+
+
+def test_a_case_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(error: Exception) -> Measurement:
+        def prepare(case: Case) -> gpu_cases.Step:
+            raise error
+
+        monkeypatch.setattr(gpu_cases, "prepare", prepare)
+        return gpu_cases.measure(HARD)
+
+    assert fail(torch.OutOfMemoryError("tried to allocate")).failure == "out of memory"
+    assert fail(ValueError("a | b\nc")).failure == "ValueError: a / b"
+
+
+def test_streamed_is_accurate_on_a_cpu_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_accuracy, "DEVICE", "cpu")
+    monkeypatch.setattr(gpu_accuracy, "EXECUTIONS", ("streamed",))
+    found = list(gpu_accuracy.accuracies(quick=True))
+    assert len(found) == 4 * len(gs.objectives())
+    for accuracy in found:
+        assert accuracy.failure is None
+        assert accuracy.same_bits
+        assert accuracy.value_error < 1e-5
+        assert accuracy.gradient_error < (1e-4 if accuracy.dtype in ("float32", "tf32") else 1e-2)
