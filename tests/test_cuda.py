@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from embedded import Embedded, embedded, outcome
 from samples import Batch
 from small_runs import open_data, small_recipe
 
@@ -64,3 +66,20 @@ def test_training(tmp_path: Path) -> None:
         with Monitor(None, 0) as monitor:
             train(recipe, dataset, system, run, monitor)
         assert [line["epoch"] for line in run.metrics() if line["kind"] == "epoch"] == [0, 1]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("execution", ["triton", "streamed"])
+def test_executions(name: str, execution: Any, dtype: torch.dtype) -> None:
+    """Several tiles, several chunks of them, and the same bits each time."""
+    batch = embedded(num_images=700, num_texts=2100, width=100, dtype=dtype)
+    batch = Embedded(*(part.cuda() for part in batch))
+    exact = batch._replace(images=batch.images.double(), texts=batch.texts.double())
+    expected = outcome(gs.RetrievalLoss(name, execution="dense"), exact)
+    loss = gs.RetrievalLoss(name, execution=execution)
+    found = outcome(loss, batch)
+    rounding = {torch.float32: 2e-5, torch.bfloat16: 1e-2, torch.float16: 2e-3}[dtype]
+    for got, wanted in zip(found, expected, strict=True):
+        assert (got.double() - wanted).norm() <= rounding * wanted.norm()
+    for first, second in zip(found, outcome(loss, batch), strict=True):
+        assert torch.equal(first, second)

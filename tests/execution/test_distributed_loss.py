@@ -89,7 +89,9 @@ def write_by_name_and_position(folder: Path) -> None:
     batch = own_part(embedded(num_texts=23))
     names = {f"{side}_ids": [f"id {i}" for i in ids.tolist()] for side, ids in _ids(batch).items()}
     found = {}
-    same = embedded(num_images=9 if processes.rank() else 14, num_texts=9 if processes.rank() else 14)
+    same = embedded(
+        num_images=9 if processes.rank() else 14, num_texts=9 if processes.rank() else 14
+    )
     for label, one, ids in (("names", batch, names), ("position", same, {"image_ids": None})):
         result = outcome(gs.RetrievalLoss("nt-xent"), one, **ids)
         for what, tensor in zip(("value", "images", "texts"), result, strict=True):

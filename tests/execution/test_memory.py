@@ -44,7 +44,7 @@ def test_past_embeddings_are_further_negatives(name: str) -> None:
         images=SECOND.images.clone().requires_grad_(), texts=SECOND.texts.clone().requires_grad_()
     )
     value = by_matrix(name, now, FIRST)
-    value.backward()
+    torch.autograd.backward(value)
     assert now.images.grad is not None
     assert now.texts.grad is not None
     torch.testing.assert_close(found.value, value.detach())
@@ -55,9 +55,10 @@ def test_past_embeddings_are_further_negatives(name: str) -> None:
 def test_relative_sets_of_the_ms_weights_reach_into_the_past() -> None:
     with_memory = gs.RetrievalLoss("circle/sigmoid-ms", memory=1000)
     outcome(with_memory, FIRST)
-    assert outcome(with_memory, SECOND).value != outcome(
-        gs.RetrievalLoss("circle/sigmoid-ms"), SECOND
-    ).value
+    assert (
+        outcome(with_memory, SECOND).value
+        != outcome(gs.RetrievalLoss("circle/sigmoid-ms"), SECOND).value
+    )
 
 
 def test_the_newest_are_kept() -> None:
