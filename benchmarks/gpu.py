@@ -93,6 +93,8 @@ def _line(case: Case, found: Results) -> str:
     m = found.measured[case]
     what = case.what if case.who == "product" else f"{case.what}, {case.who}"
     size = f"{case.images} x {case.captions}, width {case.width}"
+    if m.failure:
+        return f"{case.suite}: {what}, {size}: {m.failure}"
     ratio = time_ratio(m, found.product(case))
     return (
         f"{case.suite}: {what}, {size}: {milliseconds(m)} ms, {ratio} products, {gibibytes(m)} GiB"

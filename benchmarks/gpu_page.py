@@ -108,7 +108,7 @@ def _accuracy_table(accuracy: Iterable[Accuracy]) -> Table:
 
 def accuracy_row(group: list[Accuracy]) -> list[str]:
     """Of all objectives in one precision and execution."""
-    failed = [f"{a.objective} ({a.failure})" for a in group if a.failure]
+    failed = [a for a in group if a.failure]
     done = [a for a in group if not a.failure]
     value, gradient, same_bits = "-", "-", "-"
     if done:
@@ -124,8 +124,15 @@ def accuracy_row(group: list[Accuracy]) -> list[str]:
         value,
         gradient,
         same_bits,
-        "; ".join(failed) or "none",
+        _first_of(failed),
     ]
+
+
+def _first_of(failed: list[Accuracy]) -> str:
+    """The JSON has them all."""
+    if not failed:
+        return "none"
+    return f"{len(failed)}, the first {failed[0].objective}: {failed[0].failure}"
 
 
 def _comparison(found: Results, suite: str) -> Table:

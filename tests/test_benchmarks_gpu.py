@@ -58,7 +58,7 @@ def test_page_is_made_from_json(tmp_path: Path) -> None:
     assert lines[2] == "Written from a run of `make it` on today: a GPU; torch 2, triton 3."
     for line in (
         "| bfloat16 | triton | 2.0e-05 (triplet) | 2.0e-03 (circle) | no: triplet | none |",
-        "| bfloat16 | streamed | - | - | - | circle (out of memory) |",
+        "| bfloat16 | streamed | - | - | - | 1, the first circle: out of memory |",
         "## 512 images x 512 texts, width 64",
         "| one bare product (the floor) | - | 10.0 | 1.00 | - | 0.00 |",
         "| triplet-hard | triton | 15.0 | 1.50 | - | 1.00 |",

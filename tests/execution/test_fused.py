@@ -76,7 +76,7 @@ def test_memory_of_one_side() -> None:
     for name in ("circle/sigmoid-ms", "triplet"):
         values = []
         for execution in ("triton", "streamed"):
-            loss = gs.RetrievalLoss(name, execution=execution, memory=50)  # type: ignore[arg-type]
+            loss = gs.RetrievalLoss(name, execution=execution, memory=50)
             outcome(loss, first)
             values.append(outcome(loss, second))
         assert_close(values[0], values[1])

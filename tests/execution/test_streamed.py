@@ -112,11 +112,11 @@ def test_finds_the_hardest_negative_of_both_sides() -> None:
 # --- memory -------------------------------------------------------------------------------------
 
 
-class LargestTensor(TorchDispatchMode):
+class LargestTensor(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Remembers the size of the largest tensor that any operation made."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.size = 0
 
     def __torch_dispatch__(
