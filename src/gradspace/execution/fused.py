@@ -205,7 +205,9 @@ def _ceil(count: int, size: int) -> int:
 def _aligned(embeddings: Tensor) -> Tensor:
     """Rows that start at multiples of 16 bytes, which tensor descriptors need."""
     beyond = -embeddings.shape[1] % (16 // embeddings.element_size())
-    return torch.nn.functional.pad(embeddings, (0, beyond)).contiguous()
+    if beyond:
+        embeddings = torch.nn.functional.pad(embeddings, (0, beyond))
+    return embeddings.contiguous()
 
 
 def _short_ids(row_ids: Tensor, column_ids: Tensor) -> tuple[Tensor, Tensor]:

@@ -53,29 +53,74 @@ def both_ways(
         processes.gather(texts.embeddings, text_sizes), processes.gather(texts.ids, text_sizes)
     )
     all_image_ids = processes.gather(images.ids, image_sizes)
-    pairs = _Pairs.match(all_image_ids, all_texts.ids, aligned)
-    scores = pairs.scores(images, all_texts, image_sizes, processes)
-    by_image, by_text = pairs.both_sides(
-        scores, (all_image_ids, past_images.ids), (all_texts.ids, past_texts.ids)
-    )
-    mine = _only(by_image, processes.part(image_sizes))
+    pairs = _Pairs.match(all_image_ids, all_texts.ids, image_sizes, processes, aligned)
+    ids = (all_image_ids, past_images.ids), (all_texts.ids, past_texts.ids)
+    rows = _joined(images, past_images[processes.share(len(past_images))])
+    columns = _joined(all_texts, past_texts)
 
-    of_images, of_texts = _statistics(
-        executor,
-        (images, past_texts, objective.statistics(mine)),
-        (all_texts, past_images[processes.share(len(past_images))], objective.statistics(by_text)),
-        processes,
+    # A mined objective needs no gradient of its statistics: those of all pairs come in one go.
+    with torch.set_grad_enabled(torch.is_grad_enabled() and not objective.mined):
+        own_scores = pair_scores(rows, columns, *pairs.own)
+        by_image, by_text = pairs.both_sides(pairs.gather(own_scores, processes), *ids)
+        mine = _only(by_image, processes.part(image_sizes))
+        of_images, of_texts = _statistics(
+            executor,
+            _Queries(images, len(all_texts), past_texts, objective.statistics(mine)),
+            _Queries(all_texts, len(images), past_images, objective.statistics(by_text)),
+            processes,
+        )
+    lists: list[_List] = [pairs.own] if objective.mined else []
+    lists += [(None, found.index) for found in of_images if isinstance(found, _Chosen)]
+    lists += [(found.index, None) for found in of_texts if isinstance(found, _Chosen)]
+    listed = _scores_of_lists(rows, columns, lists)
+    if objective.mined:
+        own_scores, *listed = listed
+        by_image, by_text = pairs.both_sides(pairs.gather(own_scores, processes), *ids)
+        mine = _only(by_image, processes.part(image_sizes))
+    left = iter(listed)
+    alone = Processes()
+    values_of_images = objective.value(
+        mine, *(f.scores(next(left), alone) if isinstance(f, _Chosen) else f for f in of_images)
     )
-    values = objective.value(by_text, *of_texts).where(by_text.valid.any(1), 0)
+    values_of_texts = objective.value(
+        by_text,
+        *(f.scores(next(left), processes) if isinstance(f, _Chosen) else f for f in of_texts),
+    )
     if processes.number > 1:  # backward comes to every exchange, also where nothing depends on it
-        values = values + 0 * scores.sum()
+        values_of_texts = values_of_texts + 0 * by_text.scores.sum()
     return (
+        (values_of_images.where(mine.valid.any(1), 0), by_image.valid.any(1).sum()),
         (
-            objective.value(mine, *of_images).where(mine.valid.any(1), 0),
-            by_image.valid.any(1).sum(),
+            values_of_texts.where(by_text.valid.any(1), 0)[processes.part(text_sizes)],
+            by_text.valid.any(1).sum(),
         ),
-        (values[processes.part(text_sizes)], by_text.valid.any(1).sum()),
     )
+
+
+def _joined(now: Items, past: Items) -> Tensor:
+    return torch.cat([now.embeddings, past.embeddings]) if len(past) else now.embeddings
+
+
+_List = tuple[Tensor | None, Tensor | None]
+"""Rows and columns of pairs; None stands for every one, in order."""
+
+
+def _scores_of_lists(rows: Tensor, columns: Tensor, lists: Sequence[_List]) -> list[Tensor]:
+    """Of several lists of pairs, with one gradient; 0 where there is no row at all."""
+    filled = []
+    for row, column in lists:
+        known = column if row is None else row
+        number = len(rows) if known is None else len(known)
+        every = torch.arange(number, device=rows.device)
+        filled.append((every if row is None else row, every if column is None else column))
+    if not filled:
+        return []
+    row, column = (torch.cat(side) for side in zip(*filled, strict=True))
+    if len(rows):
+        scores = pair_scores(rows, columns, row, column)
+    else:
+        scores = pair_scores(rows, columns, row[:0], column[:0]).sum().expand(len(row))
+    return list(torch.split(scores, [len(one) for one, _ in filled]))
 
 
 # --- positives ----------------------------------------------------------------------------------
@@ -85,46 +130,50 @@ def both_ways(
 class _Pairs:
     """All positive pairs of the batch, by image; both sides read their scores from one list."""
 
-    image: Tensor | None
-    text: Tensor | None
-    """None: image i belongs to text i."""
+    own: _List
+    """Those whose image this process has, in its own count of images."""
+    sizes: list[int]
+    """How many every process has."""
+    by_text: Tensor | None
+    """The order of the pairs by text; None where it is the same."""
     valid_by_image: Tensor
     valid_by_text: Tensor
 
     @staticmethod
-    def match(image_ids: Tensor, text_ids: Tensor, aligned: bool) -> _Pairs:
+    def match(
+        image_ids: Tensor,
+        text_ids: Tensor,
+        image_sizes: Sequence[int],
+        processes: Processes,
+        aligned: bool,
+    ) -> _Pairs:
         if aligned:  # without asking a GPU
             one = torch.ones_like(image_ids, dtype=torch.bool).unsqueeze(1)
-            return _Pairs(None, None, one, one)
+            return _Pairs((None, None), [len(one)], None, one, one)
         positives = match_ids(image_ids, text_ids)
         image, text = positives.pairs()
         if not len(image):
             raise ValueError(NO_PAIR)
-        return _Pairs(image, text, positives.valid, positives.transpose().valid)
-
-    def scores(
-        self, images: Items, texts: Items, image_sizes: Sequence[int], processes: Processes
-    ) -> Tensor:
-        """Of every pair, each computed by the process that has the image."""
-        image, text = self.image, self.text
-        if image is None or text is None or processes.number == 1:
-            return pair_scores(images.embeddings, texts.embeddings, image, text)
+        order, by_text = text.argsort(stable=True), positives.transpose().valid
+        if processes.number == 1:
+            return _Pairs((image, text), [len(image)], order, positives.valid, by_text)
         ends = torch.tensor(image_sizes, device=image.device).cumsum(0)
-        num_before = torch.searchsorted(image, ends).tolist()
-        sizes = [stop - start for start, stop in zip([0, *num_before], num_before, strict=False)]
-        mine = processes.part(sizes)
-        first_image = processes.part(image_sizes).start
-        own = pair_scores(
-            images.embeddings, texts.embeddings, image[mine] - first_image, text[mine]
-        )
-        return processes.gather(own, sizes)
+        before = torch.searchsorted(image, ends).tolist()
+        sizes = [stop - start for start, stop in zip([0, *before], before, strict=False)]
+        mine, first = processes.part(sizes), processes.part(image_sizes).start
+        own = image[mine] - first, text[mine]
+        return _Pairs(own, sizes, order, positives.valid, by_text)
+
+    def gather(self, own_scores: Tensor, processes: Processes) -> Tensor:
+        """The scores of all pairs."""
+        return processes.gather(own_scores, self.sizes)
 
     def both_sides(
         self, scores: Tensor, images: _Candidates, texts: _Candidates
     ) -> tuple[PositiveScores, PositiveScores]:
         """The positives of all images and of all texts; `images` and `texts` have their ids."""
         in_batch = scores.detach()
-        by_text = scores if self.text is None else scores[self.text.argsort(stable=True)]
+        by_text = scores if self.by_text is None else scores[self.by_text]
         return (
             _positive_scores(scores, self.valid_by_image, in_batch, images, texts),
             _positive_scores(by_text, self.valid_by_text, in_batch, texts, images),
@@ -171,39 +220,54 @@ def _only(positive: PositiveScores, part: slice) -> PositiveScores:
 
 # --- negatives ----------------------------------------------------------------------------------
 
-_Side = tuple[Items, Items, tuple[Statistic, ...]]
-"""Queries, their past candidates, and what is wanted of their negatives."""
+
+@dataclass(frozen=True)
+class _Queries:
+    """Queries, the number of their present candidates, their past ones, and what is wanted."""
+
+    items: Items
+    num_candidates: int
+    past: Items
+    wanted: tuple[Statistic, ...]
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """Where the hardest negatives are: among the present candidates, then the past ones."""
+
+    index: Tensor
+    is_mine: Tensor
+    """Does this process have it?"""
+    exists: Tensor
+
+    def scores(self, of_index: Tensor, processes: Processes) -> Tensor:
+        """[queries, 1], from the scores at the index, where the one who has it computed them."""
+        scores = processes.total(of_index.where(self.is_mine, 0))
+        return scores.where(self.exists, -torch.inf).unsqueeze(1)
 
 
 def _statistics(
-    executor: Executor, by_image: _Side, by_text: _Side, processes: Processes
-) -> tuple[list[Tensor], list[Tensor]]:
+    executor: Executor, images: _Queries, texts: _Queries, processes: Processes
+) -> tuple[list[Tensor | _Chosen], list[Tensor | _Chosen]]:
     """Of the images of this process, and of the texts of all."""
-    images, past_texts, of_images = by_image
-    texts, past_images, of_texts = by_text
-    both = [Wanted(row, column) for row, column in zip(of_images, of_texts, strict=True)]
-    now = _reduce(executor, images, texts, both)
-    with_past_texts = _reduce(executor, images, past_texts, [Wanted(s, None) for s in of_images])
-    with_past_images = _reduce(executor, past_images, texts, [Wanted(None, s) for s in of_texts])
+    both = [Wanted(row, column) for row, column in zip(images.wanted, texts.wanted, strict=True)]
+    past_images = texts.past[processes.share(len(texts.past))]
+    now = _reduce(executor, images.items, texts.items, both)
+    more_texts = _reduce(
+        executor, images.items, images.past, [Wanted(one, None) for one in images.wanted]
+    )
+    more_images = _reduce(
+        executor, past_images, texts.items, [Wanted(None, one) for one in texts.wanted]
+    )
     alone = Processes()
     return (
         [
-            _merge(
-                statistic,
-                images,
-                [(now[k].row, texts), (with_past_texts[k].row, past_texts)],
-                alone,
-            )
-            for k, statistic in enumerate(of_images)
+            _merge(images, wanted, now[k].row, more_texts[k].row, alone)
+            for k, wanted in enumerate(images.wanted)
         ],
         [
-            _merge(
-                statistic,
-                texts,
-                [(now[k].column, images), (with_past_images[k].column, past_images)],
-                processes,
-            )
-            for k, statistic in enumerate(of_texts)
+            _merge(texts, wanted, now[k].column, more_images[k].column, processes)
+            for k, wanted in enumerate(texts.wanted)
         ],
     )
 
@@ -218,32 +282,31 @@ def _reduce(
     return reduce(executor, block, wanted)
 
 
+_Part = Tensor | Found | None
+
+
 def _merge(
-    wanted: Statistic,
-    queries: Items,
-    parts: Sequence[tuple[Tensor | Found | None, Items]],
-    processes: Processes,
-) -> Tensor:
+    queries: _Queries, wanted: Statistic, now: _Part, past: _Part, processes: Processes
+) -> Tensor | _Chosen:
     """Put together what was found among present and past candidates, here and elsewhere."""
     if isinstance(wanted, Hardest):
-        found = [(part, candidates) for part, candidates in parts if isinstance(part, Found)]
-        return _hardest(queries, found, processes)
-    sums = [part for part, _ in parts if isinstance(part, Tensor)]
+        return _choose(queries, now, past, processes)
+    sums = [part for part in (now, past) if isinstance(part, Tensor)]
     if isinstance(wanted, LogSumExp):
         return processes.log_sum_exp(sums, like=wanted.given)
     nothing = torch.zeros_like(wanted.given)
     return processes.total(sum(sums[1:], start=sums[0] if sums else nothing))
 
 
-def _hardest(queries: Items, found: Sequence[tuple[Found, Items]], processes: Processes) -> Tensor:
-    """The highest negative score of each query, computed again by the one who has it."""
-    nothing = as_computed(queries.embeddings.new_full((len(queries),), -torch.inf))
-    best = torch.stack([nothing, *(part.value for part, _ in found)]).amax(0)
-    best, owned = processes.highest(best)
-    score = torch.zeros_like(best)
-    for part, candidates in found:
-        chosen = owned & (part.value == best) & (part.index >= 0)
-        owned = owned & ~chosen
-        own = pair_scores(queries.embeddings, candidates.embeddings, None, part.index.clamp(min=0))
-        score = own.where(chosen, score)
-    return processes.total(score).where(best > -torch.inf, -torch.inf).unsqueeze(1)
+def _choose(queries: _Queries, now: _Part, past: _Part, processes: Processes) -> _Chosen:
+    """The hardest of present and past candidates, and of all processes."""
+    value = as_computed(queries.items.embeddings.new_full((len(queries.items),), -torch.inf))
+    index = torch.zeros_like(queries.items.ids)
+    for part, offset in ((now, 0), (past, queries.num_candidates)):
+        if isinstance(part, Found):
+            better = part.value > value
+            value = part.value.where(better, value)
+            index = (part.index + offset).where(better, index)
+    best, is_mine = processes.highest(value)
+    exists = best > -torch.inf
+    return _Chosen(index, is_mine & exists, exists)
