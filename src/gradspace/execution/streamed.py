@@ -90,12 +90,19 @@ class Streamed:
         memory = as_computed(block.rows.new_empty(height * width))
         excluded = _Excluded(block, height, width)
         for rows in blocks(len(block.rows), height):
-            queries = as_computed(block.rows[rows])
             for columns in blocks(len(block.columns), width):
                 shape = (rows.stop - rows.start, columns.stop - columns.start)
                 scores = memory[: shape[0] * shape[1]].view(shape)
-                torch.mm(queries, as_computed(block.columns[columns]).t(), out=scores)
+                _multiply(block.rows[rows], block.columns[columns].t(), scores)
                 yield _Tile(rows, columns, scores, excluded.within(rows, columns))
+
+
+def _multiply(left: Tensor, right: Tensor, out: Tensor) -> None:
+    """Products of 16 bits are exact in the float32 that they are added up in."""
+    if left.is_cuda and left.element_size() == 2:
+        torch.mm(left, right, out_dtype=out.dtype, out=out)
+    else:
+        torch.mm(as_computed(left), as_computed(right), out=out)
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,8 @@ class UnsupportedTermError(Exception):
     """A term uses an operation that has no translation; it is executed in torch instead."""
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def log1p(x: Any) -> Any:
+@triton.jit
+def log1p(x):  # type: ignore[no-untyped-def]
     """log(1 + x), also for small x."""
     y = 1 + x
     return tl.log(y) - ((y - 1) - x) / y
