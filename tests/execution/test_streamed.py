@@ -29,7 +29,7 @@ def test_every_objective_is_exact(name: str, tile: int) -> None:
 
 def test_blocks_within_tiles(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiles of several blocks of candidates, whole and cut off."""
-    monkeypatch.setattr(streamed, "BLOCK", 4)
+    monkeypatch.setitem(streamed.BLOCK, "cpu", 4)
     batch = embedded(num_images=31, num_texts=45)
     dense = outcome(gs.RetrievalLoss(name, execution="dense"), batch)
     for tile in (1, 10, 32):

@@ -465,7 +465,12 @@ def _backward(inputs: _Inputs, upstream: Sequence[Upstream]) -> Gradients:
 
 
 def _backward_with(tile: Tile, inputs: _Inputs, upstream: Sequence[Upstream]) -> Gradients:
-    """The weights of a chunk of rows at a time, and two products of them with the embeddings."""
+    """The weights of a chunk of rows at a time, and two products of them with the embeddings.
+
+    The weights are in the type of the embeddings. They are scaled by the largest gradient, so that
+    float16 can hold those of a mean over many queries.
+    """
+    scale = _scale(upstream)
     of_columns = inputs.columns.new_zeros(inputs.m, inputs.width, dtype=torch.float32)
     of_rows = inputs.rows.new_empty(inputs.n, inputs.width)
     givens = [_given(inputs, up.wanted) for up in upstream]
@@ -480,19 +485,19 @@ def _backward_with(tile: Tile, inputs: _Inputs, upstream: Sequence[Upstream]) ->
         weights = memory[: chunk.stop - chunk.start, : inputs.m]
         rows = of_columns.new_zeros(len(weights), inputs.width)
         for k, up in enumerate(upstream):
-            by_row, by_column = _weigh(tile, inputs, up, givens[k], chunk, weights)
+            by_row, by_column = _weigh(tile, inputs, up, givens[k], scale, chunk, weights)
             given_by_row[k].append(by_row)
             given_by_column[k] += by_column
             _add_product(rows, weights, inputs.columns[:, : inputs.width])
             _add_product(of_columns, weights.t(), inputs.rows[chunk, : inputs.width])
-        of_rows[chunk] = rows
+        of_rows[chunk] = rows.div_(scale)
     return Gradients(
         of_rows,
-        of_columns,
+        of_columns.div_(scale),
         [
             Sides(
-                torch.cat(given_by_row[k], 1).t() if up.wanted.row else None,
-                given_by_column[k].t() if up.wanted.column else None,
+                torch.cat(given_by_row[k], 1).t() / scale if up.wanted.row else None,
+                given_by_column[k].t() / scale if up.wanted.column else None,
             )
             for k, up in enumerate(upstream)
         ],
@@ -500,7 +505,13 @@ def _backward_with(tile: Tile, inputs: _Inputs, upstream: Sequence[Upstream]) ->
 
 
 def _weigh(
-    tile: Tile, inputs: _Inputs, up: Upstream, given: _Given, chunk: slice, weights: Tensor
+    tile: Tile,
+    inputs: _Inputs,
+    up: Upstream,
+    given: _Given,
+    scale: Tensor,
+    chunk: slice,
+    weights: Tensor,
 ) -> tuple[Tensor, Tensor]:
     """Write the weights that one sum gives to a chunk of rows; return the gradients of `given`."""
     from triton.tools.tensor_descriptor import TensorDescriptor
@@ -519,8 +530,11 @@ def _weigh(
     for side, queries, k in (("row", chunk, 0), ("column", slice(None), 1)):
         part = parts[k]
         sides += [of_given[k]]
-        values = [getattr(up.results, side), getattr(up.gradients, side)]
-        sides += [part if v is None else v[queries].float().contiguous() for v in values]
+        result, gradient = getattr(up.results, side), getattr(up.gradients, side)
+        if result is None:
+            sides += [part, part]
+        else:
+            sides += [result[queries].contiguous(), (gradient[queries] * scale).contiguous()]
         sides += [part]
     inputs.launch(
         kernels.weights,
@@ -538,6 +552,13 @@ def _weigh(
         TO_GIVEN=to_given,
     )
     return parts[0].sum(0), parts[1].sum(0)
+
+
+def _scale(upstream: Sequence[Upstream]) -> Tensor:
+    """Makes the largest gradient 1; the derivatives of terms have the rest of float16's range."""
+    sides = (side for up in upstream for side in (up.gradients.row, up.gradients.column))
+    largest = torch.stack([side.abs().max() for side in sides if side is not None]).max()
+    return 1 / largest.clamp(min=1e-30)
 
 
 def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:

@@ -28,8 +28,9 @@ from gradspace.execution.statistics import LOG_ZERO, Hardest, LogSumExp, Statist
 from gradspace.execution.tiles import as_computed, blocks, tile_size
 from gradspace.positives import match_ids
 
-BLOCK = 128
-"""Candidates of which only the best is carried, until the best block of a query is known."""
+BLOCK = {"cpu": 128}
+"""Candidates of which only the best is carried, until the best block of a query is known; 1,024 on
+other devices, where fewer and larger steps are better."""
 SAFE_RANGE = 60.0
 """Exponents that one common reference can serve in float32."""
 
@@ -151,12 +152,12 @@ class _HardestSoFar:
     start: Tensor
     """The first candidate of the block that the value is from."""
 
-    def update(self, queries: slice, best: Tensor, first: int) -> None:
+    def update(self, queries: slice, best: Tensor, first: int, size: int) -> None:
         """From the best of every block of a tile, [queries, blocks]."""
         value, block = best.max(1)
         better = value > self.value[queries]
         self.value[queries] = value.where(better, self.value[queries])
-        self.start[queries] = (first + BLOCK * block).where(better, self.start[queries])
+        self.start[queries] = (first + size * block).where(better, self.start[queries])
 
     def result(self, block: Block) -> Found:
         return Found(self.value, _recover(block, self.start))
@@ -260,26 +261,27 @@ def _add_powers(tile: _Tile, terms: Tensor, total: Sides[_Accumulator]) -> bool:
 
 def _add_hardest(tile: _Tile, total: Sides[_Accumulator]) -> None:
     scores = tile.exclude(tile.scores, -torch.inf)
-    height, width = scores.shape
-    beyond = (0, -width % BLOCK, 0, -height % BLOCK)
+    (height, width), size = scores.shape, BLOCK.get(scores.device.type, 1024)
+    beyond = (0, -width % size, 0, -height % size)
     if any(beyond):
         scores = torch.nn.functional.pad(scores, beyond, value=-torch.inf)
     if isinstance(total.row, _HardestSoFar):
-        best = scores.view(len(scores), -1, BLOCK).amax(2)[:height]
-        total.row.update(tile.rows, best, tile.columns.start)
+        best = scores.view(len(scores), -1, size).amax(2)[:height]
+        total.row.update(tile.rows, best, tile.columns.start, size)
     if isinstance(total.column, _HardestSoFar):
-        best = scores.view(-1, BLOCK, scores.shape[1]).amax(1)[:, :width]
-        total.column.update(tile.columns, best.t(), tile.rows.start)
+        best = scores.view(-1, size, scores.shape[1]).amax(1)[:, :width]
+        total.column.update(tile.columns, best.t(), tile.rows.start, size)
 
 
 def _recover(block: Block, start: Tensor) -> Tensor:
     """The column with the highest score of each row, -1 for none, by the block that has it."""
     positives = match_ids(block.row_ids, block.column_ids)
+    size = BLOCK.get(start.device.type, 1024)
     starts, counts = torch.unique(start, return_counts=True)
     found = torch.full_like(start, -1)
     parts = torch.split(start.argsort(stable=True), counts.tolist())
     for first, rows in zip(starts.tolist(), parts, strict=True):
-        candidates = as_computed(block.columns[first : first + BLOCK])
+        candidates = as_computed(block.columns[first : first + size])
         scores = as_computed(block.rows[rows]) @ candidates.t()
         own = positives.index[rows] - first
         inside = positives.valid[rows] & (own >= 0) & (own < len(candidates))
