@@ -12,7 +12,6 @@ from gradspace.execution.block import Executor
 from gradspace.execution.choice import Execution, choose_executor
 from gradspace.execution.distributed import Items, Processes
 from gradspace.execution.scaled import NO_PAIR, both_ways
-from gradspace.execution.streamed import Streamed
 from gradspace.execution.tiles import as_computed
 from gradspace.memory import Memory
 from gradspace.objectives import Objective, objective
@@ -75,7 +74,7 @@ class RetrievalLoss(nn.Module):
         if tile is not None and tile < 1:
             raise ValueError(f"tile must be at least 1, got {tile}")
         if memory and execution == "dense":
-            raise ValueError('memory needs another execution than "dense"; leave it at "auto"')
+            raise ValueError('a memory needs another execution than "dense"; leave it at "auto"')
 
     def forward(
         self,
@@ -96,13 +95,13 @@ class RetrievalLoss(nn.Module):
             alone = processes.number == 1 and self.memory is None
             if torch.compiler.is_compiling() and alone:
                 return self._dense(images, texts, image_ids, text_ids)
-            executor = choose_executor(self.execution, self.tile, images, texts)
-            if executor is None and alone:
+            executor = choose_executor(self.execution, self.tile, images, texts, alone=alone)
+            if executor is None:
                 return self._dense(images, texts, image_ids, text_ids)
             by_position = image_ids is None or text_ids is None or self.positives == "position"
             ids = self._integer_ids(images, texts, image_ids, text_ids, processes)
             sides = Items(images, ids[0]), Items(texts, ids[1])
-            return self._scaled(*sides, executor or Streamed(), processes, by_position)
+            return self._scaled(*sides, executor, processes, by_position)
 
     def extra_repr(self) -> str:
         return f"{self.objective}, reduction={self.reduction!r}, normalize={self.normalize}"
@@ -213,7 +212,8 @@ class RetrievalLoss(nn.Module):
             self._check(images, texts, image_ids, text_ids, may_be_empty=True)
         except ValueError as error:
             problem = str(error)
-        kind = f"{self}, {images.dtype}, width {images.shape[-1]}"
+        width = images.shape[1] if images.dim() == 2 else None
+        kind = f"{' '.join(str(self).split())}, {images.dtype}, width {width}"
         processes.agree(kind, problem, images.device)
 
 

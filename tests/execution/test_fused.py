@@ -17,9 +17,10 @@ import gradspace as gs
 
 pytest.importorskip("triton")
 
-from gradspace.execution import fused
+from gradspace.execution import fused, fused_backward, fused_forward, launching
 from gradspace.execution.block import Block, Upstream
-from gradspace.execution.fused import Fused, Tile
+from gradspace.execution.fused import Fused
+from gradspace.execution.launching import Tile
 from gradspace.execution.statistics import Hardest, PositiveScores, Statistic, Sum
 from gradspace.objectives.contract import Objective, Reduction
 
@@ -29,10 +30,10 @@ pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="needs Triton'
 @pytest.fixture(autouse=True)
 def interpreted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Tiles as small as Triton allows, several chunks of them, and CPU tensors for GPU ones."""
-    monkeypatch.setattr(fused, "FLOAT32", (Tile(16, 32, 16, 1, 1),))
-    monkeypatch.setattr(fused, "RECOVER", Tile(16, 0, 16, 1, 1))
-    monkeypatch.setattr(fused, "CHUNK_BYTES", 4 * 16 * 40)
-    monkeypatch.setattr(fused, "WEIGHT_BYTES", 4 * 64 * 40)
+    monkeypatch.setattr(launching, "FLOAT32", (Tile(16, 32, 16, 1, 1),))
+    monkeypatch.setattr(launching, "RECOVER", Tile(16, 0, 16, 1, 1))
+    monkeypatch.setattr(fused_forward, "CHUNK_BYTES", 4 * 16 * 40)
+    monkeypatch.setattr(fused_backward, "WEIGHT_BYTES", 4 * 64 * 40)
     monkeypatch.setattr(fused, "is_available", lambda values: values.dtype in fused.DTYPES)
     with np.errstate(all="ignore"):  # the interpreter is NumPy: exp(-inf) and the like are meant
         yield
@@ -92,25 +93,17 @@ def assert_close(found: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> Non
 # --- pairs --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("shuffled", [True, False])
-def test_pairs(shuffled: bool) -> None:
+def test_pairs() -> None:
     batch = embedded(num_images=9, num_texts=9, width=300, dtype=torch.float32)
     row, column = torch.randint(0, 9, (2, 40), generator=torch.Generator().manual_seed(0)).unbind()
     row[:12] = 4  # one that is in many pairs
-    weights = torch.linspace(-1, 1, 40 if shuffled else 9)
-    places = (row, column) if shuffled else (None, None)
-    found = fused.pair_scores(batch.images, batch.texts, *places)
-    sums = fused.weighted_sums(weights, batch.texts, places[1], places[0], 9)
-    scores = batch.images @ batch.texts.t()
-    expected = torch.zeros(9, 300)
-    if shuffled:
-        torch.testing.assert_close(found, scores[row, column])
-        expected.index_add_(0, row, weights[:, None] * batch.texts[column])
-    else:
-        torch.testing.assert_close(found, scores.diagonal())
-        expected = weights[:, None] * batch.texts
+    weights = torch.linspace(-1, 1, 40)
+    found = fused.pair_scores(batch.images, batch.texts, row, column)
+    torch.testing.assert_close(found, (batch.images @ batch.texts.t())[row, column])
+    sums = fused.weighted_sums(weights, batch.texts, column, row, 9)
+    expected = torch.zeros(9, 300).index_add_(0, row, weights[:, None] * batch.texts[column])
     torch.testing.assert_close(sums, expected)
-    assert torch.equal(sums, fused.weighted_sums(weights, batch.texts, places[1], places[0], 9))
+    assert torch.equal(sums, fused.weighted_sums(weights, batch.texts, column, row, 9))
 
 
 # --- formulas -----------------------------------------------------------------------------------
@@ -187,8 +180,8 @@ def test_a_kernel_that_does_not_compile_is_streamed_with_one_warning(
         raise CompilationError("def kernel(): pass", None, "no such instruction")
 
     batch = embedded(dtype=torch.float32)
-    monkeypatch.setattr(fused, "_pass_with", fail)
-    monkeypatch.setattr(fused, "_backward_with", fail)
+    monkeypatch.setattr(fused_forward, "_pass_with", fail)
+    monkeypatch.setattr(fused_backward, "_backward_with", fail)
     fused._warn.cache_clear()
     loss = gs.RetrievalLoss("nt-xent", execution="triton")
     with pytest.warns(UserWarning, match="streamed execution takes their place") as warned:
@@ -200,27 +193,44 @@ def test_a_kernel_that_does_not_compile_is_streamed_with_one_warning(
     )
 
 
+def test_without_a_compiler_all_kernels_give_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("Failed to find C compiler. Please specify via CC environment variable")
+
+    monkeypatch.setattr(fused_forward, "_pass_with", fail)
+    monkeypatch.setattr(fused_backward, "_backward_with", fail)
+    monkeypatch.setattr(fused, "pair_scores", fail)
+    monkeypatch.setattr(fused, "weighted_sums", fail)
+    batch = embedded(dtype=torch.float32)
+    fused._warn.cache_clear()
+    with pytest.warns(UserWarning, match="Failed to find C compiler") as warned:
+        found = outcome(gs.RetrievalLoss("nt-xent", execution="triton"), batch)
+    assert len(warned) == 1
+    expected = outcome(gs.RetrievalLoss("nt-xent", execution="dense"), batch)
+    torch.testing.assert_close(found, expected)
+
+
 def test_a_tile_that_is_too_large_for_the_device_gives_way(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from triton.runtime.errors import OutOfResources
 
     tried = []
-    original = fused._pass_with
+    original = fused_forward._pass_with
 
     def on_a_small_device(tile: Tile, *others: Any) -> Any:
         tried.append(tile)
-        if tile != fused.SMALLEST:
+        if tile != launching.SMALLEST:
             raise OutOfResources(1, 0, "shared memory")
         return original(Tile(16, 32, 16, 1, 1), *others)
 
-    monkeypatch.setattr(fused, "_pass_with", on_a_small_device)
+    monkeypatch.setattr(fused_forward, "_pass_with", on_a_small_device)
     batch = embedded(dtype=torch.float32)
     loss = gs.RetrievalLoss("siglip", execution="triton")
     for _ in range(2):
         outcome(loss, batch)
-    assert tried == [*fused.FLOAT32, fused.SMALLEST, fused.SMALLEST]
-    fused._too_large.clear()
+    assert tried == [*launching.FLOAT32, launching.SMALLEST, launching.SMALLEST]
+    launching._too_large.clear()
 
 
 def test_parameters_are_part_of_a_formula() -> None:

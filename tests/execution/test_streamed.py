@@ -150,7 +150,7 @@ def test_large_batches_are_streamed_by_themselves(monkeypatch: pytest.MonkeyPatc
         outcome(gs.RetrievalLoss("triplet-hard"), batch)
     assert largest.size >= 23 * 57  # small batches are not
     monkeypatch.setitem(choice.SMALL, "cpu", 100)
-    executor = choice.choose_executor("auto", None, batch.images, batch.texts)
+    executor = choice.choose_executor("auto", None, batch.images, batch.texts, alone=True)
     assert isinstance(executor, Streamed)
 
 
@@ -174,7 +174,7 @@ def test_out_of_memory_says_what_helps(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ({"tile": 0}, "tile must be at least 1, got 0"),
         ({"execution": "fast"}, "execution must be one of auto, dense, streamed, triton"),
-        ({"memory": 5, "execution": "dense"}, "memory needs another execution"),
+        ({"memory": 5, "execution": "dense"}, "a memory needs another execution"),
         ({"execution": "triton"}, "needs a CUDA device"),
     ],
 )

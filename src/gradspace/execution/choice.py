@@ -17,14 +17,17 @@ SMALL = {"cpu": 1 << 20, "cuda": 1 << 25}
 
 
 def choose_executor(
-    execution: Execution, tile: int | None, images: Tensor, texts: Tensor
+    execution: Execution, tile: int | None, images: Tensor, texts: Tensor, *, alone: bool
 ) -> Executor | None:
-    """None for the dense execution."""
+    """None for the dense execution, which is for one process without a memory: `alone`."""
     if execution == "auto":
-        if len(images) * len(texts) <= SMALL.get(images.device.type, 0) and tile is None:
+        small = len(images) * len(texts) <= SMALL.get(images.device.type, 0)
+        if alone and small and tile is None:
             return None
         execution = "triton" if fused.suits(images) and tile is None else "streamed"
     if execution == "dense":
+        if not alone:
+            raise ValueError('execution="dense" is for one process; leave it at "auto"')
         return None
     if execution == "streamed":
         return Streamed(tile)

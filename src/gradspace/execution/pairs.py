@@ -14,11 +14,8 @@ from gradspace.execution.tiles import as_computed, blocks
 PAIRS_AT_ONCE = 8192
 
 
-def pair_scores(rows: Tensor, columns: Tensor, row: Tensor | None, column: Tensor | None) -> Tensor:
-    """The inner products of rows[row] and columns[column], [pairs], at least float32.
-
-    None stands for every one, in order.
-    """
+def pair_scores(rows: Tensor, columns: Tensor, row: Tensor, column: Tensor) -> Tensor:
+    """The inner products of rows[row] and columns[column], [pairs], at least float32."""
     apply: Any = _PairScores.apply
     scores: Tensor = apply(rows, columns, row, column)
     return scores
@@ -28,18 +25,14 @@ class _PairScores(torch.autograd.Function):
     """Gathers a few thousand pairs at a time, so that nothing of size pairs x width is kept."""
 
     @staticmethod
-    def forward(
-        ctx: Any, rows: Tensor, columns: Tensor, row: Tensor | None, column: Tensor | None
-    ) -> Tensor:
+    def forward(ctx: Any, rows: Tensor, columns: Tensor, row: Tensor, column: Tensor) -> Tensor:
         ctx.save_for_backward(rows, columns, row, column)
         if fused.is_available(rows):
-            return fused.pair_scores(rows, columns, row, column)
-        num_pairs = len(rows if row is None else row)
-        scores = [
-            (_some(rows, row, part) * _some(columns, column, part)).sum(1)
-            for part in blocks(num_pairs, PAIRS_AT_ONCE)
-        ]
-        return torch.cat(scores) if scores else as_computed(rows.new_zeros(0))
+            return fused.or_else(
+                lambda: fused.pair_scores(rows, columns, row, column),
+                lambda: _pair_scores(rows, columns, row, column),
+            )
+        return _pair_scores(rows, columns, row, column)
 
     @staticmethod
     @once_differentiable
@@ -54,26 +47,33 @@ class _PairScores(torch.autograd.Function):
         )
 
 
-def weighted_sums(
-    weights: Tensor, of: Tensor, source: Tensor | None, target: Tensor | None, num: int
-) -> Tensor:
+def _pair_scores(rows: Tensor, columns: Tensor, row: Tensor, column: Tensor) -> Tensor:
+    scores = [
+        (as_computed(rows[row[part]]) * as_computed(columns[column[part]])).sum(1)
+        for part in blocks(len(row), PAIRS_AT_ONCE)
+    ]
+    return torch.cat(scores) if scores else as_computed(rows.new_zeros(0))
+
+
+def weighted_sums(weights: Tensor, of: Tensor, source: Tensor, target: Tensor, num: int) -> Tensor:
     """[num, width]: row t is the sum of weights[k] of[source[k]] over the pairs with target t.
 
     Pairs of one target are added in a fixed order: the same input gives the same bits.
     """
     if fused.is_available(of):
-        return fused.weighted_sums(weights, of, source, target, num)
+        return fused.or_else(
+            lambda: fused.weighted_sums(weights, of, source, target, num),
+            lambda: _weighted_sums(weights, of, source, target, num),
+        )
+    return _weighted_sums(weights, of, source, target, num)
+
+
+def _weighted_sums(weights: Tensor, of: Tensor, source: Tensor, target: Tensor, num: int) -> Tensor:
     sums = torch.zeros(num, of.shape[1], dtype=as_computed(of[:0]).dtype, device=of.device)
     for part in blocks(len(weights), PAIRS_AT_ONCE):
-        terms = weights[part, None].to(sums.dtype) * _some(of, source, part)
-        if target is None:
-            sums[part] = terms
-        elif of.is_cuda:
+        terms = weights[part, None].to(sums.dtype) * of[source[part]]
+        if of.is_cuda:
             sums.index_put_((target[part],), terms, accumulate=True)  # sorts, unlike index_add_
         else:
             sums.index_add_(0, target[part], terms)
     return sums.to(of.dtype)
-
-
-def _some(rows: Tensor, index: Tensor | None, part: slice) -> Tensor:
-    return as_computed(rows[part if index is None else index[part]])

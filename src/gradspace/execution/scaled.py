@@ -7,7 +7,7 @@ A memory of past embeddings adds candidates, and so one more part, to both sides
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -60,7 +60,7 @@ def both_ways(
 
     # A mined objective needs no gradient of its statistics: those of all pairs come in one go.
     with torch.set_grad_enabled(torch.is_grad_enabled() and not objective.mined):
-        own_scores = pair_scores(rows, columns, *pairs.own)
+        own_scores = pair_scores(images.embeddings, all_texts.embeddings, *pairs.own)
         by_image, by_text = pairs.both_sides(pairs.gather(own_scores, processes), *ids)
         mine = _only(by_image, processes.part(image_sizes))
         of_images, of_texts = _statistics(
@@ -69,58 +69,61 @@ def both_ways(
             _Queries(all_texts, len(images), past_images, objective.statistics(by_text)),
             processes,
         )
-    lists: list[_List] = [pairs.own] if objective.mined else []
-    lists += [(None, found.index) for found in of_images if isinstance(found, _Chosen)]
-    lists += [(found.index, None) for found in of_texts if isinstance(found, _Chosen)]
+    lists = [pairs.own] if objective.mined else []
+    lists += [(_every(one), one.index) for one in of_images if isinstance(one, _Chosen)]
+    lists += [(one.index, _every(one)) for one in of_texts if isinstance(one, _Chosen)]
     listed = _scores_of_lists(rows, columns, lists)
     if objective.mined:
         own_scores, *listed = listed
         by_image, by_text = pairs.both_sides(pairs.gather(own_scores, processes), *ids)
         mine = _only(by_image, processes.part(image_sizes))
     left = iter(listed)
-    alone = Processes()
-    values_of_images = objective.value(
-        mine, *(f.scores(next(left), alone) if isinstance(f, _Chosen) else f for f in of_images)
-    )
-    values_of_texts = objective.value(
-        by_text,
-        *(f.scores(next(left), processes) if isinstance(f, _Chosen) else f for f in of_texts),
-    )
+    values_of_images = _values(objective, mine, of_images, left, Processes())
+    values_of_texts = _values(objective, by_text, of_texts, left, processes)
     if processes.number > 1:  # backward comes to every exchange, also where nothing depends on it
         values_of_texts = values_of_texts + 0 * by_text.scores.sum()
     return (
-        (values_of_images.where(mine.valid.any(1), 0), by_image.valid.any(1).sum()),
-        (
-            values_of_texts.where(by_text.valid.any(1), 0)[processes.part(text_sizes)],
-            by_text.valid.any(1).sum(),
-        ),
+        (values_of_images, by_image.valid.any(1).sum()),
+        (values_of_texts[processes.part(text_sizes)], by_text.valid.any(1).sum()),
     )
+
+
+def _values(
+    objective: Objective,
+    positive: PositiveScores,
+    found: Sequence[Tensor | _Chosen],
+    listed: Iterator[Tensor],
+    processes: Processes,
+) -> Tensor:
+    """Of queries; the scores of their hardest negatives are the next that are listed."""
+    statistics = [
+        one.scores(next(listed), processes) if isinstance(one, _Chosen) else one for one in found
+    ]
+    return objective.value(positive, *statistics).where(positive.valid.any(1), 0)
 
 
 def _joined(now: Items, past: Items) -> Tensor:
     return torch.cat([now.embeddings, past.embeddings]) if len(past) else now.embeddings
 
 
-_List = tuple[Tensor | None, Tensor | None]
-"""Rows and columns of pairs; None stands for every one, in order."""
+def _every(found: _Chosen) -> Tensor:
+    return torch.arange(len(found.index), device=found.index.device)
+
+
+_List = tuple[Tensor, Tensor]
+"""Rows and columns of pairs."""
 
 
 def _scores_of_lists(rows: Tensor, columns: Tensor, lists: Sequence[_List]) -> list[Tensor]:
     """Of several lists of pairs, with one gradient; 0 where there is no row at all."""
-    filled = []
-    for row, column in lists:
-        known = column if row is None else row
-        number = len(rows) if known is None else len(known)
-        every = torch.arange(number, device=rows.device)
-        filled.append((every if row is None else row, every if column is None else column))
-    if not filled:
+    if not lists:
         return []
-    row, column = (torch.cat(side) for side in zip(*filled, strict=True))
+    row, column = (torch.cat(side) for side in zip(*lists, strict=True))
     if len(rows):
         scores = pair_scores(rows, columns, row, column)
     else:
         scores = pair_scores(rows, columns, row[:0], column[:0]).sum().expand(len(row))
-    return list(torch.split(scores, [len(one) for one, _ in filled]))
+    return list(torch.split(scores, [len(row) for row, _ in lists]))
 
 
 # --- positives ----------------------------------------------------------------------------------
@@ -157,7 +160,8 @@ class _Pairs:
     ) -> _Pairs:
         if aligned or (processes.number == 1 and _are_aligned(image_ids, text_ids)):
             one = torch.ones_like(image_ids, dtype=torch.bool).unsqueeze(1)
-            return _Pairs((None, None), [len(one)], None, one, one)
+            every = torch.arange(len(one), device=one.device)
+            return _Pairs((every, every), [len(one)], None, one, one)
         positives = match_ids(image_ids, text_ids)
         image, text = positives.pairs()
         if not len(image):
