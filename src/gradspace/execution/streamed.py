@@ -249,14 +249,22 @@ def _add_up(
 
 def _add_powers(tile: _Tile, terms: Tensor, total: Sides[_Accumulator]) -> bool:
     """Exponentials for both sides at once, if one reference serves the whole tile."""
-    lowest, highest = terms.aminmax()
-    if not highest - lowest < SAFE_RANGE:
+    highest = _common_reference(terms)
+    if highest is None:
         return False
     powers = tile.exclude((terms - highest).exp_(), 0)
     for side, queries, across in _sides(tile):
         sums = powers.sum(across)
         getattr(total, side).update(queries, 0, highest.expand(len(sums)), sums)
     return True
+
+
+def _common_reference(terms: Tensor) -> Tensor | None:
+    """The highest exponent, if none that counts is so far below it that its power vanishes."""
+    lowest, highest = terms.aminmax()
+    if lowest < LOG_ZERO / 2:
+        lowest = terms.where(terms > LOG_ZERO / 2, highest).amin()
+    return highest if bool(highest - lowest < SAFE_RANGE) else None
 
 
 def _add_hardest(tile: _Tile, total: Sides[_Accumulator]) -> None:
@@ -301,16 +309,51 @@ def _zeros_like(values: Tensor | None) -> Tensor | None:
 
 def _weights(tile: _Tile, upstream: Sequence[Upstream], into: Gradients) -> Tensor:
     """The weight of every score of a tile; what the given columns get is added to `into`."""
-    weights = torch.zeros_like(tile.scores)
+    weights: Tensor | None = None
     for up, of_given in zip(upstream, into.given, strict=True):
+        if is_shared(up.wanted):
+            part = _shared_weights(tile, up)
+            weights = part if weights is None else weights.add_(part)
+            continue
         for side, queries, across in _sides(tile):
             gradient = getattr(up.gradients, side)
             for c in range(0 if gradient is None else gradient.shape[1]):
                 part, of_column = _weights_of(tile, up, side, queries, c, across)
-                weights += part
+                weights = part if weights is None else weights.add_(part)
                 if of_column is not None:
                     getattr(of_given, side)[queries, c] += of_column
+    assert weights is not None
     return weights
+
+
+def _shared_weights(tile: _Tile, up: Upstream) -> Tensor:
+    """Of a sum whose terms both sides share: one derivative for the two."""
+    wanted = up.wanted.either
+    with torch.enable_grad():
+        scores = tile.scores.detach().requires_grad_()
+        terms = wanted.term(scores, wanted.given[:1].detach())
+    row, column = _over_tile(tile, up.gradients)
+    if isinstance(wanted, LogSumExp):
+        values = terms.detach()
+        reference = _common_reference(values)
+        of_row, of_column = _over_tile(tile, up.results)
+        if reference is None:
+            outer = (values - of_row).exp_().mul_(row)
+            outer += (values - of_column).exp_().mul_(column)
+        else:
+            shares = row * (reference - of_row).exp() + column * (reference - of_column).exp()
+            outer = (values - reference).exp_().mul_(shares)
+    else:
+        outer = (row + column).expand_as(terms).contiguous()
+    (weights,) = torch.autograd.grad(terms, scores, tile.exclude(outer, 0))
+    return weights
+
+
+def _over_tile(tile: _Tile, values: Sides[Tensor]) -> tuple[Tensor, Tensor]:
+    """One number per row and one per column, to be broadcast over a tile."""
+    assert values.row is not None
+    assert values.column is not None
+    return values.row[tile.rows, :1], values.column[tile.columns, :1].t()
 
 
 def _weights_of(
