@@ -145,7 +145,7 @@ class RetrievalLoss(nn.Module):
             executor=executor,
             processes=processes,
             aligned=by_position and processes.number == 1,
-            memory=self.memory.recall(images.embeddings.shape[1]) if self.memory else None,
+            memory=self.memory.recall(images.embeddings) if self.memory else None,
         )
         if self.memory and self.training:
             now = [processes.gather_items(items) for items in (images, texts)]

@@ -33,16 +33,20 @@ class Memory(nn.Module):
         for name in ("image_ids", "text_ids"):
             self.register_buffer(name, torch.zeros(0, dtype=torch.long))
 
-    def recall(self, width: int) -> tuple[Items, Items] | None:
-        """What is remembered, images and texts; None at first."""
+    def recall(self, like: Tensor) -> tuple[Items, Items] | None:
+        """What is remembered, images and texts, where and as a batch is; None at first."""
         if not len(self.image_ids) and not len(self.text_ids):
             return None
+        width = like.shape[1]
         if self.images.shape[1] != width:
             raise ValueError(
                 f"the memory holds embeddings of width {self.images.shape[1]}, the batch has width "
                 f"{width}; make a new RetrievalLoss for another model"
             )
-        return Items(self.images, self.image_ids), Items(self.texts, self.text_ids)
+        return (
+            Items(self.images.to(like), self.image_ids.to(like.device)),
+            Items(self.texts.to(like), self.text_ids.to(like.device)),
+        )
 
     @torch.no_grad()
     def remember(self, images: Items, texts: Items) -> None:

@@ -120,6 +120,18 @@ def test_bad_sizes(size: int) -> None:
         gs.RetrievalLoss("triplet", memory=size)
 
 
+def test_batches_of_another_type_take_the_memory_along() -> None:
+    loss = gs.RetrievalLoss("nt-xent", memory=100)
+    outcome(loss, FIRST)
+    single = SECOND._replace(images=SECOND.images.float(), texts=SECOND.texts.float())
+    found = outcome(loss, single)
+    assert found.by_images.dtype == torch.float32
+    other = gs.RetrievalLoss("nt-xent", memory=100)
+    outcome(other, FIRST)
+    expected = outcome(other, SECOND)
+    torch.testing.assert_close(found.value.double(), expected.value, rtol=1e-5, atol=0)
+
+
 def test_another_width_is_refused() -> None:
     loss = gs.RetrievalLoss("triplet", memory=30)
     outcome(loss, FIRST)

@@ -47,8 +47,6 @@ def _pass_with(
     tile: Tile, inputs: Inputs, hardest: Wanted, asked: Sequence[Asked]
 ) -> tuple[Result, list[Result]]:
     """Chunks of rows, one after the other; what they find of the columns is put together."""
-    from gradspace.execution import kernels
-
     across = ceil(inputs.m, tile.width)
     most = max([1, *(max(num_columns(one.row), num_columns(one.column)) for one in asked)])
     of_rows: list[list[Tensor]] = [[] for _ in range(2 + len(asked))]
@@ -56,32 +54,7 @@ def _pass_with(
     givens = [given_of(inputs, one) for one in asked]
     bytes_per_row = 4 * most * max(across, ceil(inputs.m, tile.height))
     for rows in inputs.chunks(tile.height, bytes_per_row, CHUNK_BYTES):
-        n, down = rows.stop - rows.start, ceil(rows.stop - rows.start, tile.height)
-        maxima = inputs.empty(across, n), inputs.empty(down, inputs.m)
-        sums = [
-            (
-                inputs.empty(across, num_columns(one.row), n),
-                inputs.empty(down, num_columns(one.column), inputs.m),
-            )
-            for one in asked
-        ]
-        values: list[Any] = [*maxima]
-        constants: dict[str, Any] = {}
-        for k, name in enumerate("AB"):
-            one = asked[k] if k < len(asked) else None
-            given = givens[k] if one else None
-            values += given_values(one, given, rows) if one and given else maxima
-            values += sums[k] if one else maxima
-            constants |= _constants(one, given, name)
-        inputs.launch(
-            kernels.statistics,
-            tile,
-            rows,
-            *values,
-            **constants,
-            HARDEST_BY_ROW=hardest.row is not None,
-            HARDEST_BY_COLUMN=hardest.column is not None,
-        )
+        maxima, sums = _partial_results(tile, inputs, hardest, asked, givens, rows)
         row_sums = map(_together, asked, givens, (by_row for by_row, _ in sums))
         found = [*_best(hardest.row, maxima[0], 0), *row_sums]
         for total, part in zip(of_rows, found, strict=True):
@@ -103,6 +76,50 @@ def _pass_with(
         )
         for one, given, row, column in zip(asked, givens, by_row, by_column, strict=True)
     ]
+
+
+_BothSides = tuple[Tensor, Tensor]
+
+
+def _partial_results(
+    tile: Tile,
+    inputs: Inputs,
+    hardest: Wanted,
+    asked: Sequence[Asked],
+    givens: Sequence[Given],
+    rows: slice,
+) -> tuple[_BothSides, list[_BothSides]]:
+    """Of a chunk of rows: maxima [tiles, queries], sums [tiles, columns of given, queries]."""
+    from gradspace.execution import kernels
+
+    n = rows.stop - rows.start
+    across, down = ceil(inputs.m, tile.width), ceil(n, tile.height)
+    maxima = inputs.empty(across, n), inputs.empty(down, inputs.m)
+    sums = [
+        (
+            inputs.empty(across, num_columns(one.row), n),
+            inputs.empty(down, num_columns(one.column), inputs.m),
+        )
+        for one in asked
+    ]
+    values = [*maxima]
+    constants: dict[str, Any] = {}
+    for k, name in enumerate("AB"):
+        one = asked[k] if k < len(asked) else None
+        given = givens[k] if one else None
+        values += given_values(one, given, rows) if one and given else maxima
+        values += sums[k] if one else maxima
+        constants |= _constants(one, given, name)
+    inputs.launch(
+        kernels.statistics,
+        tile,
+        rows,
+        *values,
+        **constants,
+        HARDEST_BY_ROW=hardest.row is not None,
+        HARDEST_BY_COLUMN=hardest.column is not None,
+    )
+    return maxima, sums
 
 
 def _constants(one: Asked | None, given: Given | None, name: str) -> dict[str, Any]:

@@ -130,7 +130,7 @@ def _scores_of_lists(rows: Tensor, columns: Tensor, lists: Sequence[_List]) -> l
 
 
 def _are_aligned(image_ids: Tensor, text_ids: Tensor) -> bool:
-    """Does image i belong to text i and to no other? Half of what finding all pairs takes."""
+    """Does image i belong to text i and to no other? Asked first, being cheaper than all pairs."""
     if not torch.equal(image_ids, text_ids):
         return False
     in_order = image_ids.sort().values
