@@ -112,7 +112,7 @@ def test_processes_share_every_batch(captions_per_image: CaptionsPerImage, world
         ({"captions_per_image": "some"}, "captions_per_image is 'some'; use 1 or more"),
         ({"captions_per_image": 0}, "captions_per_image is 0; use 1 or more, or 'all'"),
         ({"world_size": 9}, "batch_size 8 must be at least the number of processes, 9"),
-        ({"world_size": 2, "rank": 2}, "and rank 2 below it"),
+        ({"world_size": 2, "rank": 2}, "rank is 2; 2 processes are numbered from 0"),
     ],
 )
 def test_bad_parameters_are_explained(options: dict[str, Any], message: str) -> None:

@@ -85,8 +85,10 @@ def _check(
         raise ValueError(
             f"batch_size is {batch_size}; split {split.name!r} has {num_items} {what} to fill it"
         )
-    if not 0 <= rank < world_size <= batch_size:
+    if not 0 <= rank < world_size:
+        raise ValueError(f"rank is {rank}; {world_size} processes are numbered from 0")
+    if batch_size < world_size:
         raise ValueError(
-            f"batch_size {batch_size} must be at least the number of processes, {world_size}, "
-            f"and rank {rank} below it"
+            f"batch_size {batch_size} must be at least the number of processes, {world_size}; take "
+            "a larger batch or fewer processes"
         )
