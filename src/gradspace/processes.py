@@ -11,6 +11,7 @@ import signal
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import NoReturn
 
 import torch
 import torch.distributed as dist
@@ -105,6 +106,19 @@ def launch(number: int, arguments: Sequence[str]) -> int:
             raise RuntimeError(f"process {failed} of {number} was ended by {how}") from None
         return failure.exitcode
     return 0
+
+
+def leave(code: int | str | None) -> NoReturn:
+    """Exit; one process of several without tearing Python down.
+
+    A thread of gloo may still let go of the last tensors it has sent. Where it asks for Python's
+    lock while Python ends, it is ended itself, and takes the process with it (SIGABRT).
+    """
+    if num_launched() == 1 or not isinstance(code, int | None):
+        sys.exit(code)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code or 0)
 
 
 # --- what they tell each other ------------------------------------------------------------------

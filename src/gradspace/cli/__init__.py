@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from gradspace import __version__
+from gradspace import __version__, processes
 from gradspace.cli import analyse, data, demo, evaluation, training
 
 app = typer.Typer(
@@ -26,19 +26,28 @@ app.add_typer(data.app, name="data", no_args_is_help=True)
 
 def main() -> None:
     """Run the command line: errors are one sentence, `--debug` shows where they come from."""
-    arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
-    debug = len(arguments) < len(sys.argv) - 1
     try:
-        app(arguments, prog_name="gradspace")
+        code = _run(sys.argv[1:])
+    except SystemExit as leaving:
+        code = leaving.code
+    processes.leave(code)
+
+
+def _run(arguments: list[str]) -> int | str | None:
+    """The exit code."""
+    debug = "--debug" in arguments
+    try:
+        app([argument for argument in arguments if argument != "--debug"], prog_name="gradspace")
     except KeyboardInterrupt:
-        sys.exit(130)
+        return 130
     except Exception as error:
         if debug:
             traceback.print_exc()
         else:
             message = " ".join(str(error).split()) or type(error).__name__
             print(f"gradspace: {message}", file=sys.stderr)
-        sys.exit(1)
+        return 1
+    return 0
 
 
 def _print_version(wanted: bool) -> None:
