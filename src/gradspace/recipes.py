@@ -147,7 +147,7 @@ def load_recipe(path: Path | None = None, overrides: Sequence[str] = ()) -> Reci
     """Read a recipe, apply `table.key=value` overrides, fill in published values, check."""
     raw = read_toml(path) if path else {}
     for override in overrides:
-        _override(raw, override)
+        apply_override(raw, override)
     return make_recipe(raw, str(path) if path else "recipe")
 
 
@@ -188,7 +188,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path} is not a TOML file: {error}") from None
 
 
-def _override(raw: dict[str, Any], override: str) -> None:
+def apply_override(raw: dict[str, Any], override: str) -> None:
     """Apply `training.epochs=5`; the value is read as TOML where it can be, else as text."""
     keys, equals, text = override.partition("=")
     if not equals:

@@ -6,6 +6,8 @@ metrics.jsonl       one line per measurement and evaluation
 vocabulary.json     or tokenizer/: how captions become tokens
 last.safetensors    weights, optimiser, random states: where `--resume` goes on
 best.safetensors    the weights with the highest rsum on dev
+test.parquet        ranks of every query on test, once evaluated (`gradspace compare`, `report`)
+analysis.json       what contributes to the gradient at the best weights, over the training set
 """
 
 from __future__ import annotations
@@ -47,6 +49,13 @@ class Run:
     @property
     def best(self) -> Path:
         return self.folder / "best.safetensors"
+
+    @property
+    def analysis(self) -> Path:
+        return self.folder / "analysis.json"
+
+    def results(self, split: str) -> Path:
+        return self.folder / f"{split}.parquet"
 
     def recipe(self) -> Recipe:
         return make_recipe(read_toml(self.recipe_file), str(self.recipe_file))

@@ -75,6 +75,14 @@ def real_triplets(saved: SavedScores) -> tuple[Tensor, Tensor]:
     return torch.cat([p for p, _ in found]), torch.cat([n for _, n in found])
 
 
+def some_triplets(saved: SavedScores, number: int) -> list[tuple[float, float]]:
+    """(positive, hardest negative) of at most so many triplets, evenly taken, for a log."""
+    p, n = real_triplets(saved)
+    chosen = torch.linspace(0, len(p) - 1, min(number, len(p))).long()
+    pairs = torch.stack([p[chosen], n[chosen]], 1).tolist()
+    return [(round(positive, 3), round(negative, 3)) for positive, negative in pairs]
+
+
 def draw_diagrams(
     objectives: Sequence[Objective], saved: SavedScores | None = None, relative: float = 0.1
 ) -> Figure:

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from gradspace import processes
 from gradspace.data.dataset import Dataset
-from gradspace.data.open import open_dataset
+from gradspace.data.open import open_recipe
 from gradspace.recipes import DataRecipe
 
 console = Console()
@@ -72,11 +72,4 @@ def _own_gpu(name: str) -> torch.device:
 def open_recipe_data(data: DataRecipe) -> Dataset:
     """The dataset of a recipe, with a bar where images have to be looked at."""
     with progress_bar("reading data") as progress:
-        return open_dataset(
-            data.source,
-            images=data.images,
-            features=data.features,
-            skip_broken=data.skip_broken,
-            progress=progress,
-            **data.parameters,
-        )
+        return open_recipe(data, progress)

@@ -3,10 +3,13 @@
 from gradspace.metrics.ranking import PositiveRanks, rank_both, rank_rows, ranks
 from gradspace.metrics.report import (
     DirectionReport,
+    RankedFold,
     RetrievalReport,
     cross_retrieval_ranks,
     mean_average_precision,
+    rank_folds,
     recall,
+    report_of,
     retrieval_report,
 )
 from gradspace.metrics.trec import write_trec_qrels, write_trec_run
@@ -14,13 +17,16 @@ from gradspace.metrics.trec import write_trec_qrels, write_trec_run
 __all__ = [
     "DirectionReport",
     "PositiveRanks",
+    "RankedFold",
     "RetrievalReport",
     "cross_retrieval_ranks",
     "mean_average_precision",
     "rank_both",
+    "rank_folds",
     "rank_rows",
     "ranks",
     "recall",
+    "report_of",
     "retrieval_report",
     "write_trec_qrels",
     "write_trec_run",

@@ -92,17 +92,48 @@ def retrieval_report(
     With `folds`, the images are cut into that many equal parts in their order, each part is
     evaluated with its own texts, and every number is the mean over the parts (COCO "1K": 5 folds).
     """
-    source, by_image = as_scores(scores), as_positives(positives)
-    if folds == 1:
-        return _report(source, by_image, ks)
+    return report_of(rank_folds(scores, positives, folds), ks)
+
+
+@dataclass(frozen=True)
+class RankedFold:
+    """The ranks of one part of a test set, both ways."""
+
+    by_image: PositiveRanks
+    by_text: PositiveRanks
+    positives: Positives
+    """Of every image of the part."""
+    images: slice
+    texts: Tensor
+    """Which ones are in the part."""
+
+
+def rank_folds(
+    scores: Tensor | Scores, positives: Tensor | Positives, folds: int = 1
+) -> list[RankedFold]:
+    """Rank every positive of `scores[image, text]`, in one part or in equal ones."""
+    source, pairs = as_scores(scores), as_positives(positives)
     num_images = source.shape[0]
     if folds < 1 or num_images % folds:
         raise ValueError(f"{num_images} images cannot be cut into {folds} equal folds")
-    reports = []
+    if folds == 1:
+        by_image, by_text = rank_both(source, pairs)
+        texts = torch.arange(source.shape[1])
+        return [RankedFold(by_image, by_text, pairs, slice(0, num_images), texts)]
+    found = []
     for fold in blocks(num_images, num_images // folds):
-        pairs, texts = by_image.part(fold.start, fold.stop)
-        reports.append(_report(source.part(fold, texts), pairs, ks).to_dict())
-    return _from_dict(_mean_of(reports))
+        part, texts = pairs.part(fold.start, fold.stop)
+        by_image, by_text = rank_both(source.part(fold, texts), part)
+        found.append(RankedFold(by_image, by_text, part, fold, texts))
+    return found
+
+
+def report_of(ranked: Sequence[RankedFold], ks: Sequence[int] = (1, 5, 10)) -> RetrievalReport:
+    """Every metric, the mean over the folds."""
+    reports = [_report(fold, ks) for fold in ranked]
+    if len(reports) == 1:
+        return reports[0]
+    return _from_dict(_mean_of([report.to_dict() for report in reports]))
 
 
 def cross_retrieval_ranks(
@@ -121,10 +152,10 @@ def cross_retrieval_ranks(
     return torch.maximum(k * r_i - (k - 1), r_t)
 
 
-def _report(source: Scores, positives: Positives, ks: Sequence[int]) -> RetrievalReport:
-    by_image, by_text = rank_both(source, positives)
+def _report(fold: RankedFold, ks: Sequence[int]) -> RetrievalReport:
+    by_image, by_text = fold.by_image, fold.by_text
     i2t, t2i = _direction(by_image, ks), _direction(by_text, ks)
-    cross = cross_retrieval_ranks(by_image, by_text, positives.to(source.device))
+    cross = cross_retrieval_ranks(by_image, by_text, fold.positives.to(by_image.valid.device))
     return RetrievalReport(
         image_to_text=i2t,
         text_to_image=t2i,

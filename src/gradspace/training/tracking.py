@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from gradspace.analysis.cocos import cocos
+from gradspace.analysis.diagrams import some_triplets
+from gradspace.analysis.score_file import SavedScores
 from gradspace.objectives import Objective
 from gradspace.positives import match_ids
 
@@ -16,12 +18,15 @@ MOST_IMAGES = 1024
 """Of a larger batch only so many are looked at, the first ones, with the texts that belong to them:
 the count needs the matrix of their scores, which the objective itself may do without."""
 
+NUM_TRIPLETS = 100
+"""That are logged with every count."""
+
 
 @torch.no_grad()
 def contributions(
     objective: Objective, images: Tensor, texts: Tensor, image_ids: Tensor, text_ids: Tensor
 ) -> dict[str, Any]:
-    """COCOS of a batch in both directions."""
+    """COCOS of a batch in both directions, and where some of its triplets lie."""
     images, image_ids = images[:MOST_IMAGES], image_ids[:MOST_IMAGES]
     theirs = torch.isin(text_ids, image_ids)
     scores = images.float() @ texts[theirs].float().t()
@@ -29,4 +34,5 @@ def contributions(
     return {
         "image_to_text": asdict(cocos(objective, scores, positives)),
         "text_to_image": asdict(cocos(objective, scores.t(), positives.transpose())),
+        "triplets": some_triplets(SavedScores(scores, positives), NUM_TRIPLETS),
     }

@@ -1,0 +1,166 @@
+"""`gradspace compare`: the grid of a table, run, tested and shown."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from gradspace.cli.shared import AsJson, Device, console, errors, torch_device
+from gradspace.comparison.compare import Findings, Outcome, find_out, run_cells, save_findings
+from gradspace.comparison.grid import MAX_SMALL_SEEDS, Cell, cells, on_data
+from gradspace.comparison.needs import check_needs, find_needs
+from gradspace.comparison.published import load_published
+from gradspace.comparison.recipe import Comparison, load_comparison
+from gradspace.comparison.tables import as_rich
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command("compare")(compare)
+
+
+def compare(
+    recipe: Annotated[Path, typer.Argument(help="A comparison, such as recipes/icr-table1.toml.")],
+    data: Annotated[
+        str | None, typer.Option(help='Run the same grid on this data instead, or on "scenes".')
+    ] = None,
+    small: Annotated[
+        bool | None,
+        typer.Option(
+            "--small/--full",
+            help="Narrow models, few epochs: minutes on two cores. The default on scenes.",
+        ),
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Only say what is needed, and what is missing.")
+    ] = False,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Runs per cell of the table.")] = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="TABLE.KEY=VALUE", help="Change a key of every run."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the comparison; comparisons/RECIPE by default.")
+    ] = None,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Runs at a time; as many as have room by default.")
+    ] = None,
+    device: Device = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a table: train every cell, test the differences, write tables and a report.
+
+    Finished runs are kept: started again, it does only what is missing. Ctrl-C stops without loss.
+    """
+    chosen, root = load_comparison(recipe)
+    notes: list[str] = []
+    if data is not None:
+        chosen, notes = on_data(chosen, data)
+    small = data == "scenes" if small is None else small
+    seeds = seeds or (min(chosen.seeds, MAX_SMALL_SEEDS) if small else chosen.seeds)
+    chosen = chosen.model_copy(update={"seeds": seeds})
+    grid = cells(chosen, str(recipe), overrides=overrides or (), small=small)
+    if check:
+        raise typer.Exit(_print_needs(chosen, grid, as_json))
+    check_needs(chosen, grid, str(recipe))
+    folder = out or Path("comparisons") / "-".join(
+        [root.stem, *([Path(data).name] if data else [])]
+    )
+    if not as_json:
+        console.print(f"[bold]{chosen.title}[/]: {len(grid)} runs -> {folder}", highlight=False)
+        for note in notes:
+            console.print(f"  {note}", style="dim", highlight=False)
+    published = load_published(recipe.parent / chosen.published) if chosen.published else []
+    outcome = run_cells(
+        chosen, grid, folder, devices=_devices(device), most=jobs, console=_progress(as_json)
+    )
+    if not outcome.entries:
+        raise ValueError(_nothing(outcome))
+    findings = find_out(chosen, outcome.entries, published)
+    paths = save_findings(folder, outcome.entries, findings, recipe.stem)
+    if as_json:
+        print(json.dumps(_as_json(findings, outcome), indent=2))
+    else:
+        _print(findings, outcome, paths)
+    if outcome.stopped:
+        raise typer.Exit(130)
+    if outcome.failed:
+        raise typer.Exit(1)
+
+
+def _devices(name: str | None) -> list[torch.device]:
+    """All GPUs, the one that was asked for, or the CPU."""
+    device = torch_device(name)
+    if device.type == "cuda" and device.index is None:
+        return [torch.device("cuda", number) for number in range(torch.cuda.device_count())]
+    return [device]
+
+
+def _progress(as_json: bool) -> Console:
+    """With --json, progress goes where it does not disturb."""
+    return errors if as_json else console
+
+
+def _print_needs(comparison: Comparison, grid: list[Cell], as_json: bool) -> int:
+    """What is there and what is missing; 1 if anything has to be put somewhere."""
+    needs = find_needs(comparison, grid)
+    missing = [need for need in needs if not need.there and not need.fetched]
+    if as_json:
+        print(json.dumps([vars(need) for need in needs], indent=2))
+        return 1 if missing else 0
+    console.print(f"[bold]{comparison.title}[/]: {len(grid)} runs", highlight=False)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    table.add_column(overflow="fold")
+    for need in needs:
+        download = "[yellow]from the hub[/]"
+        state = "[green]there[/]" if need.there else download if need.fetched else "[red]missing[/]"
+        table.add_row(state, need.what, "" if need.there else need.about)
+    console.print(table)
+    told = f"{len(missing)} of {len(needs)} are missing" if missing else "nothing is missing"
+    console.print(f"{told}; paths are relative to {Path.cwd()}", highlight=False, soft_wrap=True)
+    return 1 if missing else 0
+
+
+def _print(findings: Findings, outcome: Outcome, paths: list[Path]) -> None:
+    for table in findings.tables:
+        console.print(as_rich(table))
+    if findings.verdicts:
+        console.print("[bold]bold[/] best, [underline]underlined[/] not told apart from it")
+    for sentence in findings.verdicts:
+        console.print(f"- {sentence}", highlight=False, markup=False)
+    for cell, problem in outcome.failed:
+        console.print(f"failed: {cell}: {problem}", style="red", highlight=False, markup=False)
+    for path in paths:
+        console.print(f"wrote {path}", highlight=False, soft_wrap=True)
+    if outcome.stopped:
+        console.print("stopped; the same command goes on from here")
+
+
+def _nothing(outcome: Outcome) -> str:
+    if outcome.failed:
+        cell, problem = outcome.failed[0]
+        return f"no run came to its end; the first that failed is {cell}: {problem}"
+    return "stopped before a run was done; the same command goes on from here"
+
+
+def _as_json(findings: Findings, outcome: Outcome) -> dict[str, Any]:
+    differences = [
+        {"dataset": dataset, "model": model, "metric": metric, **vars(difference)}
+        for (dataset, model, metric), (_, found) in findings.tests.items()
+        for difference in found
+    ]
+    return {
+        "results": [vars(row) for entry in outcome.entries for row in entry.rows()],
+        "differences": differences,
+        "verdicts": findings.verdicts,
+        "failed": [{"run": str(cell), "problem": problem} for cell, problem in outcome.failed],
+        "stopped": outcome.stopped,
+    }

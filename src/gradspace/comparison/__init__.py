@@ -1,0 +1,1 @@
+"""Many runs side by side: the grid of a table, its results, statistics and tables."""

@@ -1,0 +1,71 @@
+"""The finished runs of a comparison, with all that is known of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradspace.analysis.run_analysis import RunAnalysis, load_analysis
+from gradspace.comparison.metrics import cocos_metrics
+from gradspace.comparison.results import Row, RunResults, check_comparable, load_results
+from gradspace.runs import Run
+
+
+@dataclass(frozen=True, eq=False)
+class Entry:
+    """A trained and evaluated run, and its place in the comparison."""
+
+    dataset: str
+    model: str
+    objective: str
+    seed: int
+    run: Run
+    results: RunResults
+    analysis: RunAnalysis
+
+    @property
+    def name(self) -> str:
+        return f"{self.objective}, {self.model}, {self.dataset}, seed {self.seed}"
+
+    def rows(self) -> Iterator[Row]:
+        """Every number of the run."""
+        counts = cocos_metrics(self.analysis.cocos)
+        measured = [(self.results.split, n, v, None) for n, v in self.results.metrics.items()]
+        counted = [("train", name, c["mean"], c["std"]) for name, c in counts.items()]
+        for split, metric, value, std in (*measured, *counted):
+            labels = (self.dataset, self.model, self.objective, self.seed)
+            yield Row(*labels, split, metric, value, std, str(self.run.folder))
+
+    def value(self, metric: str) -> float:
+        return next(row.value for row in self.rows() if row.metric == metric)
+
+
+Group = Mapping[str, Sequence[Entry]]
+"""objective -> its seeds, of one model on one dataset."""
+
+
+def load_entry(run: Run, dataset: str, model: str, objective: str, seed: int, split: str) -> Entry:
+    results, analysis = load_results(run.results(split)), load_analysis(run.analysis)
+    return Entry(dataset, model, objective, seed, run, results, analysis)
+
+
+def grouped(entries: Sequence[Entry]) -> dict[tuple[str, str], dict[str, list[Entry]]]:
+    """(dataset, model) -> objective -> seeds; within a dataset all are judged on the same data."""
+    found: dict[tuple[str, str], dict[str, list[Entry]]] = {}
+    for entry in entries:
+        of_model = found.setdefault((entry.dataset, entry.model), {})
+        of_model.setdefault(entry.objective, []).append(entry)
+    for dataset in {dataset for dataset, _ in found}:
+        check_comparable((e.name, e.results) for e in entries if e.dataset == dataset)
+    return found
+
+
+def per_image(group: Group, metric: str) -> dict[str, NDArray[np.float64]]:
+    """objective -> [seeds, images] of a recall or rsum: what the statistics are made from."""
+    return {
+        objective: np.stack([entry.results.per_image(metric) for entry in seeds])
+        for objective, seeds in group.items()
+    }

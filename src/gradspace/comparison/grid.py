@@ -1,0 +1,166 @@
+"""The cells of a comparison: one training recipe for every dataset, model, objective and seed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gradspace.comparison.recipe import Comparison, ModelChoice, Only, Tables, lay_over
+from gradspace.models import model_info
+from gradspace.recipes import Recipe, apply_override, make_recipe
+
+SMALL_SHARE = 7 / 30
+"""Of the epochs: the published 30 become 7."""
+SMALL_MODEL = {"width": 128, "word_width": 64}
+SMALL_SCENES = {"num_train": 2000, "num_dev": 200, "num_test": 500}
+MAX_SMALL_SEEDS = 3
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a comparison."""
+
+    dataset: str
+    model: str
+    objective: str
+    seed: int
+    recipe: Recipe
+
+    @property
+    def labels(self) -> tuple[str, str, str, int]:
+        return self.dataset, self.model, self.objective, self.seed
+
+    def folder(self, runs: Path) -> Path:
+        *labels, seed = self.labels
+        parts = [re.sub(r"[^\w+.=-]+", "-", str(label)).strip("-.") or "-" for label in labels]
+        return runs.joinpath(*parts, f"seed-{seed}")
+
+    def __str__(self) -> str:
+        return f"{self.dataset}, {self.model}, {self.objective}, seed {self.seed}"
+
+
+def cells(
+    comparison: Comparison, name: str, *, overrides: Sequence[str] = (), small: bool = False
+) -> list[Cell]:
+    """Every run of the grid, seed by seed, so that a table is whole as early as it can be."""
+    found = []
+    for seed in range(comparison.seeds):
+        for dataset, model, (objective, tables) in _combinations(comparison):
+            raw = lay_over(comparison.recipe, comparison.models[model].tables)
+            raw = lay_over(raw, tables)
+            for exception in comparison.exceptions:
+                if exception.concerns(dataset, model, objective):
+                    raw = lay_over(raw, {"training": exception.training})
+            inputs = comparison.datasets[dataset][comparison.models[model].reads]
+            raw = {**raw, "seed": seed, "data": lay_over(raw.get("data", {}), inputs)}
+            where = f"{name}: {dataset}, {model}, {objective}"
+            if small:
+                raw = _smaller(raw, where)
+            for override in overrides:
+                apply_override(raw, override)
+            found.append(Cell(dataset, model, objective, seed, make_recipe(raw, where)))
+    return found
+
+
+def on_data(comparison: Comparison, source: str) -> tuple[Comparison, list[str]]:
+    """The same grid on the data at hand, and what differs, in words.
+
+    Models lose their pretrained parts and read what the dataset has; those that differed in
+    nothing else become one.
+    """
+    label = source if source == "scenes" else Path(source).name
+    models: dict[str, ModelChoice] = {}
+    notes = []
+    for name, model in _wanted(comparison.models, comparison.only.model):
+        kept = {k: v for k, v in model.model.items() if k not in ("backbone", "text_encoder")}
+        bare = model.model_copy(update={"model": kept, "finetune": None, "reads": "features"})
+        same = next((n for n, other in models.items() if other == bare), None)
+        lost = [str(model.model[key]) for key in ("backbone", "text_encoder") if key in model.model]
+        if same is not None:
+            notes.append(f"{name} is the same as {same} here, and left out")
+            continue
+        if lost:
+            notes.append(f"{name} is without its pretrained {' and '.join(lost)}")
+        models[name] = bare
+    changed = {
+        "datasets": {label: {"features": {"source": source}}},
+        "models": models,
+        "exceptions": tuple(e for e in comparison.exceptions if e.dataset is None),
+        "only": Only(objective=comparison.only.objective),
+        "needs": {},
+        "folds": 1,
+    }
+    return comparison.model_copy(update=changed), notes
+
+
+def _combinations(comparison: Comparison) -> Iterator[tuple[str, str, tuple[str, Tables]]]:
+    only = comparison.only
+    datasets = [name for name, _ in _wanted(comparison.datasets, only.dataset)]
+    models = [name for name, _ in _wanted(comparison.models, only.model)]
+    for dataset, model in product(datasets, models):
+        if comparison.models[model].reads in comparison.datasets[dataset]:
+            for objective in _objectives(comparison):
+                yield dataset, model, objective
+
+
+def _objectives(comparison: Comparison) -> Iterator[tuple[str, Tables]]:
+    """Label and tables; of a study one for every point."""
+    for label, choice in _wanted(comparison.objectives, comparison.only.objective):
+        tables = lay_over({"objective": {"name": label}}, choice.tables)
+        for point in study_points(comparison):
+            raw = lay_over({}, tables)
+            for key, value in point.items():
+                *path, last = key.split(".")
+                table = raw
+                for part in path:
+                    table = table.setdefault(part, {})
+                table[last] = value
+            yield " ".join([label, *(point_label(point))]), raw
+
+
+def study_points(comparison: Comparison) -> list[dict[str, Any]]:
+    """The points of a study, all or by lot; one empty point where there is none."""
+    keys = list(comparison.parameters)
+    points = [dict(zip(keys, v, strict=True)) for v in product(*comparison.parameters.values())]
+    if comparison.sample is None or comparison.sample >= len(points):
+        return points
+    chosen = np.random.default_rng(0).choice(len(points), comparison.sample, replace=False)
+    return [points[number] for number in sorted(chosen.tolist())]
+
+
+def point_label(point: Mapping[str, Any]) -> list[str]:
+    return [f"{key.rpartition('.')[2]}={value}" for key, value in point.items()]
+
+
+def _wanted(choices: Mapping[str, Any], labels: Sequence[str]) -> Iterator[tuple[str, Any]]:
+    return ((name, choice) for name, choice in choices.items() if not labels or name in labels)
+
+
+def _smaller(raw: Tables, where: str) -> Tables:
+    """For two cores and minutes: fewer epochs and narrower models, in smaller batches."""
+    full = make_recipe(raw, where)
+    training = full.training
+    known = model_info(full.model.name).parameters
+    return lay_over(
+        raw,
+        {
+            "data": SMALL_SCENES if full.data.source == "scenes" else {},
+            "model": {key: value for key, value in SMALL_MODEL.items() if key in known},
+            "training": {
+                "epochs": _share(training.epochs),
+                "decay_epochs": sorted({_share(epoch) for epoch in training.decay_epochs}),
+                "batch_size": max(2, training.batch_size // 4),
+                "learning_rate": 2e-3,
+            },
+        },
+    )
+
+
+def _share(epochs: int) -> int:
+    return max(1, round(epochs * SMALL_SHARE))

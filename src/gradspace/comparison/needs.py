@@ -1,0 +1,71 @@
+"""What a comparison needs to run, and where it has to be."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from huggingface_hub import try_to_load_from_cache
+
+from gradspace.comparison.grid import Cell
+from gradspace.comparison.recipe import Comparison
+from gradspace.data.readers import READERS
+
+
+@dataclass(frozen=True)
+class Need:
+    """A dataset, features or a pretrained model."""
+
+    what: str
+    there: bool
+    fetched: bool
+    """A model with the name of one on the hub, which is downloaded when it is first used."""
+    about: str
+
+
+def find_needs(comparison: Comparison, cells: Sequence[Cell]) -> list[Need]:
+    """Everything that the cells read, each once."""
+    paths: dict[str, None] = {}
+    models: dict[str, None] = {}
+    for cell in cells:
+        data, model = cell.recipe.data, cell.recipe.model
+        if data.source not in READERS or READERS[data.source].recognises:
+            paths |= dict.fromkeys(str(p) for p in (data.source, data.images, data.features) if p)
+        models |= dict.fromkeys(name for name in (model.backbone, model.text_encoder) if name)
+    about = comparison.needs
+    return [
+        *(
+            Need(path, Path(path).expanduser().exists(), False, _about(path, about))
+            for path in paths
+        ),
+        *(Need(name, _has(name), _on_hub(name), _about(name, about)) for name in models),
+    ]
+
+
+def check_needs(comparison: Comparison, cells: Sequence[Cell], name: str) -> None:
+    """A ValueError where files are missing, before anything is trained."""
+    missing = [n for n in find_needs(comparison, cells) if not n.there and not n.fetched]
+    if missing:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise ValueError(
+            f"{name} needs {missing[0].what}{more}, which is not there: `gradspace compare {name} "
+            "--check` says what to put where, `--data scenes` runs the same grid on built-in data"
+        )
+
+
+def _about(what: str, sentences: dict[str, str]) -> str:
+    """The sentence on it, or on the folder it is in."""
+    folders = [str(folder) for folder in (Path(what), *Path(what).parents)]
+    return next((sentences[folder] for folder in folders if folder in sentences), "")
+
+
+def _has(model: str) -> bool:
+    if Path(model).expanduser().is_dir():
+        return True
+    return _on_hub(model) and isinstance(try_to_load_from_cache(model, "config.json"), str)
+
+
+def _on_hub(model: str) -> bool:
+    """Names are `name` or `owner/name`; anything else is a folder."""
+    return model.count("/") <= 1 and not model.startswith((".", "/", "~"))

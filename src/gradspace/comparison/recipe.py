@@ -1,0 +1,170 @@
+"""Comparison recipes: datasets x models x objectives x seeds, as TOML checked key by key.
+
+    title = "ICR Table 1"
+    seeds = 5
+    [datasets.Flickr30k]
+    images = { source = "data/flickr30k/dataset_flickr30k.json" }
+    [models."VSE++"]
+    reads = "images"
+    model = { name = "vse++", backbone = "microsoft/resnet-50" }
+    [objectives.triplet]
+    [objectives.triplet-hard]
+
+Every choice is a part of a training recipe; a cell of the grid is all its parts laid over each
+other. `recipes/` has one for every table of the papers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import deepcopy
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pydantic
+from pydantic import Field, PositiveInt, model_validator
+
+from gradspace.comparison.metrics import RECALLS, check_metric
+from gradspace.parameters import suggestion
+from gradspace.recipes import Table, read_toml
+
+Tables = dict[str, Any]
+"""Part of a training recipe: tables by name."""
+PARTS = ("data", "model", "objective", "training", "finetune")
+
+
+class Choice(Table):
+    """One value of an axis of the grid: tables that it lays over the training recipe."""
+
+    model: Tables = Field(default_factory=dict)
+    objective: Tables = Field(default_factory=dict)
+    training: Tables = Field(default_factory=dict)
+    finetune: Tables | None = None
+
+    @property
+    def tables(self) -> Tables:
+        filled = {name: getattr(self, name, None) for name in PARTS}
+        return {name: table for name, table in filled.items() if table}
+
+
+class ModelChoice(Choice):
+    reads: str
+    """Which of a dataset's inputs it is trained on."""
+
+
+class Exceptional(Table):
+    """How some cells are trained: those of a dataset, a model, an objective, or of several."""
+
+    dataset: str | None = None
+    model: str | None = None
+    objective: str | None = None
+    training: Tables
+
+    def concerns(self, dataset: str, model: str, objective: str) -> bool:
+        pairs = ((self.dataset, dataset), (self.model, model), (self.objective, objective))
+        return all(wanted in (None, label) for wanted, label in pairs)
+
+
+class Only(Table):
+    """The part of the grid that is wanted; everything where nothing is said."""
+
+    dataset: tuple[str, ...] = ()
+    model: tuple[str, ...] = ()
+    objective: tuple[str, ...] = ()
+
+
+class Comparison(Table):
+    """A table to be made: the grid, and how it is shown."""
+
+    title: str
+    paper: str = ""
+    published: str | None = None
+    """A CSV beside the recipe with the numbers of the paper."""
+    seeds: PositiveInt = 3
+    layout: Literal["rows", "grid"] = "rows"
+    """One row per objective, or triplet weights x pair weights."""
+    metrics: tuple[str, ...] = (*RECALLS, "rsum")
+    folds: PositiveInt = 1
+    needs: dict[str, str] = Field(default_factory=dict)
+    """What has to be there, with a sentence on where it comes from."""
+    recipe: Tables = Field(default_factory=dict)
+    """Tables that all runs share."""
+    datasets: Annotated[dict[str, dict[str, Tables]], Field(min_length=1)]
+    """Label -> kind of input -> `data` table."""
+    models: Annotated[dict[str, ModelChoice], Field(min_length=1)]
+    objectives: Annotated[dict[str, Choice], Field(min_length=1)]
+    exceptions: tuple[Exceptional, ...] = ()
+    only: Only = Only()
+    parameters: dict[str, Annotated[list[Any], Field(min_length=1)]] = Field(default_factory=dict)
+    """Key of the training recipe -> values to try; their product is the grid of a study."""
+    sample: PositiveInt | None = None
+    """So many of the study's points by lot, instead of all."""
+
+    @model_validator(mode="after")
+    def _labels_exist(self) -> Comparison:
+        for metric in self.metrics:
+            check_metric(metric)
+        axes: dict[str, Mapping[str, Any]] = {
+            "dataset": self.datasets,
+            "model": self.models,
+            "objective": self.objectives,
+        }
+        for axis, labels in axes.items():
+            for label in getattr(self.only, axis):
+                _known(f"only.{axis}", label, labels)
+            for exception in self.exceptions:
+                if (label := getattr(exception, axis)) is not None:
+                    _known(f"exceptions.{axis}", label, labels)
+        for label, model in self.models.items():
+            if not any(model.reads in inputs for inputs in self.datasets.values()):
+                raise ValueError(f"models.{label} reads {model.reads!r}, which no dataset has")
+        return self
+
+    @property
+    def split(self) -> str:
+        """Where runs are judged: parameters are chosen on dev, so that test stays unseen."""
+        return "dev" if self.parameters else "test"
+
+
+def load_comparison(path: Path) -> tuple[Comparison, Path]:
+    """A comparison, and the recipe whose runs it shares: its own, or the one it extends."""
+    raw, root = _with_extended(path, seen=())
+    try:
+        return Comparison.model_validate(raw), root
+    except pydantic.ValidationError as error:
+        problems = "; ".join(_explain(problem) for problem in error.errors())
+        raise ValueError(f"{path}: {problems}") from None
+
+
+def lay_over(below: Mapping[str, Any], above: Mapping[str, Any]) -> Tables:
+    """Nested tables, those of `above` first; neither is changed."""
+    result = deepcopy(dict(below))
+    for key, value in above.items():
+        both = isinstance(value, Mapping) and isinstance(result.get(key), Mapping)
+        result[key] = lay_over(result[key], value) if both else deepcopy(value)
+    return result
+
+
+def _with_extended(path: Path, seen: tuple[Path, ...]) -> tuple[Tables, Path]:
+    if path in seen:
+        raise ValueError(f"{path} extends itself")
+    raw = read_toml(path)
+    extended = raw.pop("extends", None)
+    if extended is None:
+        return raw, path
+    below, root = _with_extended(path.parent / str(extended), (*seen, path))
+    return lay_over(below, raw), root
+
+
+def _known(where: str, label: str, labels: Mapping[str, Any]) -> None:
+    if label not in labels:
+        raise ValueError(f"{where} names {label!r}; {suggestion(label, labels, 'there are')}")
+
+
+def _explain(problem: Mapping[str, Any]) -> str:
+    where = ".".join(str(part) for part in problem["loc"])
+    message = str(problem["msg"]).removeprefix("Value error, ").removeprefix("Input ")
+    if problem["type"] == "extra_forbidden":
+        top = Comparison.model_fields if len(problem["loc"]) == 1 else Choice.model_fields
+        return f"unknown key {where}; {suggestion(str(problem['loc'][-1]), top, 'there are')}"
+    return f"{where} {message}" if where else message

@@ -1,0 +1,271 @@
+"""Tables of a comparison: mean ± standard deviation over seeds, the best marked, four formats.
+
+A cell is bold where its mean is the best of the table for its metric, and underlined (`~` in plain
+text) where it cannot be told apart from the best (`gradspace.analysis.significance`). The number
+of the paper, where there is one, is in brackets behind the measured one.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from rich.box import SIMPLE_HEAD
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from gradspace.analysis.significance import Difference, compare_all, not_distinguishable
+from gradspace.comparison.entries import Entry, Group, grouped, per_image
+from gradspace.comparison.metrics import ARROWS, COCOS, RECALLS
+from gradspace.comparison.published import Published
+from gradspace.comparison.recipe import Comparison
+
+Mark = Literal["", "best", "tied"]
+TESTED = (*RECALLS, "rsum")
+"""Metrics that are means over queries, so that differences can be tested."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    mean: float
+    std: float | None
+    num_seeds: int
+    mark: Mark = ""
+    published: tuple[float, float | None] | None = None
+
+
+@dataclass(frozen=True)
+class Column:
+    group: str
+    """Spans neighbouring columns: a direction."""
+    name: str
+    decimals: int
+
+
+@dataclass(frozen=True)
+class ResultTable:
+    """One model on one dataset."""
+
+    title: str
+    corner: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[str, tuple[Cell | None, ...]], ...]
+
+
+Tests = Mapping[tuple[str, str, str], tuple[Mapping[str, np.ndarray], list[Difference]]]
+"""(dataset, model, metric) -> results per image, and all differences."""
+
+
+def test_differences(entries: Sequence[Entry], metrics: Sequence[str]) -> Tests:
+    """Every pair of objectives of every model, by every metric that can be tested."""
+    found = {}
+    for (dataset, model), group in grouped(entries).items():
+        for metric in metrics:
+            if metric in TESTED and len(group) > 1:
+                results = per_image(group, metric)
+                found[dataset, model, metric] = (results, compare_all(results))
+    return found
+
+
+def make_tables(
+    comparison: Comparison, entries: Sequence[Entry], tests: Tests, published: Sequence[Published]
+) -> list[ResultTable]:
+    """One table per dataset and model, as the paper has it."""
+    known = {number.key: (number.mean, number.std) for number in published}
+    found = []
+    for (dataset, model), group in grouped(entries).items():
+        values = {
+            (objective, metric): _cell((dataset, model, objective, metric), group, tests, known)
+            for objective in group
+            for metric in comparison.metrics
+        }
+        layout = _as_grid if comparison.layout == "grid" else _as_rows
+        found.append(layout(f"{model}, {dataset}", list(group), comparison.metrics, values))
+    return found
+
+
+Values = Mapping[tuple[str, str], Cell]
+"""(objective, metric) -> cell"""
+
+
+def _as_rows(
+    title: str, objectives: Sequence[str], metrics: Sequence[str], values: Values
+) -> ResultTable:
+    columns = tuple(_column(metric, metric) for metric in metrics)
+    rows = tuple((o, tuple(values[o, metric] for metric in metrics)) for o in objectives)
+    return ResultTable(title, "objective", columns, rows)
+
+
+def _as_grid(
+    title: str, objectives: Sequence[str], metrics: Sequence[str], values: Values
+) -> ResultTable:
+    """Triplet weights are columns, once per metric, and pair weights rows."""
+    triplet = list(dict.fromkeys(objective.partition("/")[0] for objective in objectives))
+    pair = list(dict.fromkeys(objective.partition("/")[2] for objective in objectives))
+    columns = tuple(
+        Column(_long_name(metric), t, _decimals(metric)) for metric in metrics for t in triplet
+    )
+    rows = tuple(
+        (p, tuple(values.get((f"{t}/{p}", metric)) for metric in metrics for t in triplet))
+        for p in pair
+    )
+    return ResultTable(title, "pair \\ triplet weight", columns, rows)
+
+
+def _cell(
+    key: tuple[str, str, str, str],
+    group: Group,
+    tests: Tests,
+    known: Mapping[tuple[str, str, str, str], tuple[float, float | None]],
+) -> Cell:
+    dataset, model, objective, metric = key
+    values = np.array([entry.value(metric) for entry in group[objective]])
+    mark: Mark = ""
+    if (dataset, model, metric) in tests:
+        best, tied = not_distinguishable(*tests[dataset, model, metric])
+        mark = "best" if objective == best else "tied" if objective in tied else ""
+    std = float(values.std(ddof=1)) if len(values) > 1 else None
+    return Cell(float(values.mean()), std, len(values), mark, known.get(key))
+
+
+def _column(metric: str, name: str) -> Column:
+    way, _, rest = metric.partition(" ")
+    if way in ARROWS:
+        return Column(ARROWS[way], rest, _decimals(metric))
+    return Column("", name, _decimals(metric))
+
+
+def _long_name(metric: str) -> str:
+    way, _, rest = metric.partition(" ")
+    return f"{ARROWS[way]} {rest}" if way in ARROWS else metric
+
+
+def _decimals(metric: str) -> int:
+    precise = metric in COCOS and not metric.endswith(("C^B", "C^0"))
+    return 3 if metric.endswith("mAP@5") or metric == "seconds per batch" else 2 if precise else 1
+
+
+# --- formats ------------------------------------------------------------------------------------
+
+
+def as_rich(table: ResultTable) -> RichTable:
+    """For the terminal."""
+    shown = RichTable(title=table.title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    shown.add_column(table.corner, no_wrap=True)
+    for column in table.columns:
+        head = f"{column.group}\n{column.name}" if column.group else column.name
+        shown.add_column(head, justify="right", no_wrap=True)
+    styles = {"best": "bold", "tied": "underline", "": ""}
+    for label, cells in table.rows:
+        texts = [
+            Text(_text(cell, column), style=styles[cell.mark] if cell else "")
+            for cell, column in zip(cells, table.columns, strict=True)
+        ]
+        shown.add_row(label, *texts)
+    return shown
+
+
+def as_markdown(table: ResultTable) -> str:
+    """A Markdown table under its title."""
+    heads = [" ".join(filter(None, (c.group, c.name))) for c in table.columns]
+    marks = {"best": "**{}**", "tied": "<u>{}</u>", "": "{}"}
+    lines = [
+        f"**{table.title}**",
+        "",
+        _pipes([table.corner, *heads]),
+        _pipes(["---", *("---:" for _ in heads)]),
+    ]
+    for label, cells in table.rows:
+        texts = [
+            marks[cell.mark].format(_text(cell, column)) if cell else ""
+            for cell, column in zip(cells, table.columns, strict=True)
+        ]
+        lines.append(_pipes([label, *texts]))
+    return "\n".join(lines) + "\n"
+
+
+def as_latex(table: ResultTable) -> str:
+    """A booktabs table; the directions span their columns, as in the papers."""
+    spans = _spans([column.group for column in table.columns])
+    marks = {"best": r"\textbf{{{}}}", "tied": r"\underline{{{}}}", "": "{}"}
+    top = " & ".join(rf"\multicolumn{{{n}}}{{c}}{{{_escaped(group)}}}" for group, _, n in spans)
+    rules = "".join(
+        rf"\cmidrule(lr){{{start + 2}-{start + n + 1}}}" for group, start, n in spans if group
+    )
+    lines = [
+        r"% \usepackage{booktabs}",
+        rf"\begin{{tabular}}{{l{'r' * len(table.columns)}}}",
+        r"\toprule",
+        rf"& {top} \\",
+        rules,
+        " & ".join([_escaped(table.corner), *(_escaped(c.name) for c in table.columns)]) + r" \\",
+        r"\midrule",
+    ]
+    for label, cells in table.rows:
+        texts = [
+            marks[cell.mark].format(_text(cell, column).replace("±", r"$\pm$")) if cell else ""
+            for cell, column in zip(cells, table.columns, strict=True)
+        ]
+        lines.append(" & ".join([_escaped(label), *texts]) + r" \\")
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
+
+
+def as_csv(table: ResultTable) -> str:
+    """One line per cell, all digits."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(
+        ("table", "row", "group", "column", "mean", "std", "seeds", "mark", "published", "pub_std")
+    )
+    for label, cells in table.rows:
+        for cell, column in zip(cells, table.columns, strict=True):
+            if cell is not None:
+                published = cell.published or (None, None)
+                numbers = (cell.mean, cell.std, cell.num_seeds, cell.mark, *published)
+                writer.writerow((table.title, label, column.group, column.name, *numbers))
+    return out.getvalue()
+
+
+FORMATS: Mapping[str, Callable[[ResultTable], str]] = {
+    "md": as_markdown,
+    "tex": as_latex,
+    "csv": as_csv,
+}
+
+
+def _text(cell: Cell | None, column: Column) -> str:
+    if cell is None:
+        return ""
+    measured = _number(cell.mean, cell.std, column.decimals)
+    if cell.published is None:
+        return measured
+    return f"{measured} [{_number(*cell.published, column.decimals)}]"
+
+
+def _number(mean: float, std: float | None, decimals: int) -> str:
+    return f"{mean:.{decimals}f}" + (f" ± {std:.{decimals}f}" if std is not None else "")
+
+
+def _pipes(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
+
+
+def _spans(groups: Sequence[str]) -> list[tuple[str, int, int]]:
+    """(group, first column, number of columns) of every run of equal groups."""
+    found: list[tuple[str, int, int]] = []
+    for number, group in enumerate(groups):
+        if found and found[-1][0] == group:
+            found[-1] = (group, found[-1][1], found[-1][2] + 1)
+        else:
+            found.append((group, number, 1))
+    return found
+
+
+def _escaped(text: str) -> str:
+    special = {"\\": r"\textbackslash{}", "→": r"$\rightarrow$", "^": r"\^{}", "_": r"\_"}
+    special |= {character: f"\\{character}" for character in "&%$#{}"}
+    return "".join(special.get(character, character) for character in text)

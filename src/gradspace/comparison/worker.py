@@ -1,0 +1,172 @@
+"""One process that trains, evaluates and analyses the runs it is given, one after the other."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import torch
+
+from gradspace.analysis.run_analysis import analyse_run, save_analysis
+from gradspace.comparison.results import measure, save_results
+from gradspace.data.dataset import Dataset
+from gradspace.data.open import open_recipe
+from gradspace.embedding import embed_split
+from gradspace.metrics import RetrievalReport
+from gradspace.recipes import DataRecipe, Recipe, build_objective
+from gradspace.runs import Run, create_run
+from gradspace.system import load_system, prepare_system
+from gradspace.training import train
+from gradspace.training.monitor import Monitor
+from gradspace.training.schedule import stages
+
+SAY_EVERY = 0.25
+"""Seconds between two messages of a run that trains."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """A run that is to be trained to its end, from wherever it is, and evaluated."""
+
+    folder: Path
+    recipe: Recipe
+    split: str
+    folds: int
+
+
+@dataclass(frozen=True)
+class Working:
+    """How far a run is."""
+
+    share: float
+    """Of its batches, in [0, 1]."""
+    rsum: float | None
+    """On dev, of the last epoch."""
+    memory: int
+    """Bytes of the GPU that it has used at most."""
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run has its results, or a sentence on why it has none."""
+
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """A run was asked to stop, and can go on from where it is."""
+
+
+def work(connection: Connection, device: torch.device, threads: int) -> None:
+    """Do what comes in until nothing does; the process ends when nobody listens any more."""
+    os.setpgrp()  # Ctrl-C is for the one that started this process, and hands it on
+    torch.set_num_threads(threads)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    opened: dict[str, Dataset] = {}
+    try:
+        while (task := connection.recv()) is not None:
+            try:
+                done = complete(task, device, connection, opened)
+            except BrokenPipeError:
+                raise
+            except Exception as error:
+                connection.send(Finished(" ".join(str(error).split()) or type(error).__name__))
+                continue
+            connection.send(Finished() if done else Stopped())
+            if not done:
+                return
+    except (EOFError, BrokenPipeError, KeyboardInterrupt):
+        return
+
+
+def complete(
+    task: Task, device: torch.device, connection: Connection, opened: dict[str, Dataset]
+) -> bool:
+    """Everything that is missing of a run; False where it was asked to stop."""
+    run = _run_of(task)
+    dataset = _open(task.recipe.data, opened)
+    system = prepare_system(run, task.recipe, dataset, device)
+    end = stages(task.recipe)[-1].end
+    progress = train(task.recipe, dataset, system, run, Telling(connection, end, device))
+    if progress.epoch < end:
+        return False
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    evaluate_run(run, dataset, device, task.split, task.folds)
+    return True
+
+
+def evaluate_run(
+    run: Run, dataset: Dataset, device: torch.device, split: str = "test", folds: int = 1
+) -> None:
+    """Write the results of a run and its analysis, where they are missing."""
+    if split not in dataset.splits:
+        there_are = ", ".join(dataset.splits)
+        raise ValueError(f"{dataset.name} has no split {split!r} to evaluate on, only {there_are}")
+    system = load_system(run.folder, device)
+    if not run.analysis.exists():
+        train_split = dataset.splits["train"]
+        found = embed_split(system, train_split)
+        recipe = run.recipe()
+        analysis = analyse_run(build_objective(recipe), found, train_split, recipe.training)
+        save_analysis(run.analysis, analysis)
+    if not run.results(split).exists():
+        found = embed_split(system, dataset.splits[split])
+        results = measure(found, dataset.splits[split], dataset.name, folds)
+        save_results(run.results(split), results)
+
+
+class Telling(Monitor):
+    """Says how a run goes to the process that started it."""
+
+    def __init__(self, connection: Connection, num_epochs: int, device: torch.device) -> None:
+        super().__init__(None, num_epochs)
+        self.connection = connection
+        self.device = device
+        self.rsum: float | None = None
+        self._epoch, self._done, self._of, self._said = 0, 0, 1, 0.0
+
+    def start_epoch(self, epoch: int, num_batches: int, first_batch: int) -> None:
+        self._epoch, self._done, self._of = epoch, first_batch, max(num_batches, 1)
+
+    def batch_done(self, num_pairs: int, loss: float) -> None:
+        self._done += 1
+        if time.monotonic() - self._said > SAY_EVERY:
+            self._say()
+
+    def epoch_done(self, epoch: int, loss: float, report: RetrievalReport | None) -> None:
+        self._epoch, self._done = epoch + 1, 0
+        self.rsum = report.rsum if report else None
+        self._say()
+
+    def _say(self) -> None:
+        self._said = time.monotonic()
+        share = (self._epoch + self._done / self._of) / self.num_epochs
+        used = torch.cuda.max_memory_reserved(self.device) if self.device.type == "cuda" else 0
+        self.connection.send(Working(share, self.rsum, used))
+
+
+def _run_of(task: Task) -> Run:
+    """The folder of a run, new or as it was left."""
+    run = Run(task.folder)
+    if not run.recipe_file.exists():
+        return create_run(task.folder, task.recipe)
+    if run.recipe() != task.recipe:
+        raise ValueError(
+            f"{task.folder} was trained by another recipe: delete it, or choose another --out"
+        )
+    return run
+
+
+def _open(data: DataRecipe, opened: dict[str, Dataset]) -> Dataset:
+    """The dataset of a run; that of the run before is kept, as it is mostly the same."""
+    key = data.model_dump_json()
+    if key not in opened:
+        opened.clear()
+        opened[key] = open_recipe(data)
+    return opened[key]
