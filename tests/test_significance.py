@@ -175,7 +175,7 @@ class World:
         return 100 * (float(scipy.stats.norm.cdf(self.gain / spread)) - 0.5)
 
 
-def simulate(world: World, num: int = 400) -> list[list[Difference]]:
+def simulate(world: World, num: int = 600) -> list[list[Difference]]:
     rng = np.random.default_rng(7)
     return [compare_all(world.draw(rng), num_resamples=999) for _ in range(num)]
 
@@ -188,8 +188,8 @@ def coverage(world: World, found: list[list[Difference]]) -> float:
     return sum(d.low <= world.truth <= d.high for [d] in found) / len(found)
 
 
-# The query noise of a difference of three seed means is 3 points. A run noise of 0.03, 0.1 and 0.4
-# adds 0.8, 2.7 and 10 points: below, equal, above.
+# With three seeds, the queries make a difference vary by 2.6 points; run noise of 0.03, 0.1 and 0.4
+# by 0.8, 2.6 and 9.9 points: below, equal, above.
 @pytest.mark.parametrize(
     ("num_seeds", "run_noise"),
     [((1, 1), 0.0)]
@@ -201,7 +201,7 @@ def test_false_alarms_and_coverage_without_a_difference(
 ) -> None:
     world = World(num_seeds, run_noise)
     found = simulate(world)
-    assert rate_below(0.05, found) < 0.07
+    assert 0.01 < rate_below(0.05, found) < 0.07
     assert coverage(world, found) >= 0.92
 
 

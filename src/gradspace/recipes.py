@@ -158,6 +158,8 @@ def make_recipe(raw: Mapping[str, Any], name: str = "recipe") -> Recipe:
     except pydantic.ValidationError as error:
         problems = "; ".join(_explain(problem) for problem in error.errors())
         raise ValueError(f"{name}: {problems}") from None
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
 
 
 def _with_published(raw: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -197,11 +199,19 @@ def apply_override(raw: dict[str, Any], override: str) -> None:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         value = text
-    *tables, key = keys.strip().split(".")
+    try:
+        set_key(raw, keys.strip(), value)
+    except ValueError as error:
+        raise ValueError(f"--set {override}: {error}") from None
+
+
+def set_key(raw: dict[str, Any], path: str, value: Any) -> None:
+    """Set `training.epochs` in nested tables."""
+    *tables, key = path.split(".")
     for table in tables:
         raw = raw.setdefault(table, {})
         if not isinstance(raw, dict):
-            raise ValueError(f"--set {override}: {table} is not a table")
+            raise ValueError(f"{table} is not a table")
     raw[key] = value
 
 

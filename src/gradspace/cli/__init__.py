@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from gradspace import __version__, processes
-from gradspace.cli import analyse, compare, data, demo, evaluation, training
+from gradspace.cli import analyse, compare, data, demo, evaluation, report, training
 
 app = typer.Typer(
     help="Train, compare and explain image-text retrieval models.",
@@ -21,6 +21,7 @@ demo.add_to(app)
 training.add_to(app)
 evaluation.add_to(app)
 compare.add_to(app)
+report.add_to(app)
 app.add_typer(analyse.app, name="analyse", no_args_is_help=True)
 app.add_typer(data.app, name="data", no_args_is_help=True)
 

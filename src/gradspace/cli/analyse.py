@@ -12,7 +12,12 @@ import typer
 from gradspace.analysis.diagrams import draw_diagrams, save_diagrams
 from gradspace.analysis.score_file import SavedScores, load_scores
 from gradspace.analysis.tables import cocos_json, cocos_tables, count_contributions
-from gradspace.cli.shared import AsJson, console
+from gradspace.cli.shared import AsJson, Device, console, torch_device
+from gradspace.comparison.compare import gather
+from gradspace.comparison.flips import find_flips
+from gradspace.comparison.metrics import ARROWS, COCOS, DIRECTIONS
+from gradspace.comparison.tables import View, as_rich, make_tables
+from gradspace.data.open import open_recipe
 from gradspace.execution.tiles import blocks
 from gradspace.objectives import objective, objectives
 
@@ -80,6 +85,54 @@ def count(
         print(json.dumps(cocos_json(counts), indent=2))
     else:
         console.print(*cocos_tables(counts), sep="\n")
+
+
+@app.command("run")
+def run_analysis(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Trained runs.")],
+    device: Device = None,
+    as_json: AsJson = False,
+) -> None:
+    """Count what contributes at the best weights, over the whole training set (ICR Tables 2-4)."""
+    _, entries = gather(runs, torch_device(device))
+    if as_json:
+        rows = [row for entry in entries for row in entry.rows()]
+        print(json.dumps([vars(row) for row in rows], indent=2))
+        return
+    for way in DIRECTIONS:
+        view = View("", tuple(name for name in COCOS if name.startswith(way)))
+        for table in make_tables(view, entries, {}):
+            console.print(as_rich(table))
+
+
+@app.command()
+def flips(
+    first: Annotated[Path, typer.Argument(help="A trained run.")],
+    second: Annotated[Path, typer.Argument(help="Another one, on the same data.")],
+    k: Annotated[int, typer.Option(min=1, help="A query is answered by a rank up to k.")] = 1,
+    show: Annotated[int, typer.Option(min=0, help="Queries to list of each kind.")] = 5,
+    device: Device = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say which test queries one run answers and the other does not."""
+    _, (a, b) = gather([first, second], torch_device(device))
+    found = find_flips(a.results, b.results, k)
+    if as_json:
+        plain = {way: {n: v.tolist() for n, v in vars(f).items()} for way, f in found.items()}
+        print(json.dumps(plain, indent=2))
+        return
+    split = open_recipe(a.run.recipe().data).splits[a.results.split]
+    names = {"i2t": split.image_names, "t2i": split.captions}
+    for way, of_way in found.items():
+        sizes = [len(part) for part in (of_way.both, of_way.neither)]
+        told = f"{sizes[0]} answered by both, {sizes[1]} by neither"
+        console.print(f"[bold]{ARROWS[way]}[/], rank up to {k}: {told}", highlight=False)
+        for run, part in ((first, of_way.only_first), (second, of_way.only_second)):
+            console.print(f"  {len(part)} only by {run}", highlight=False, markup=False)
+            for query in part[:show].tolist():
+                console.print(
+                    f"    {names[way][query]}", style="dim", highlight=False, markup=False
+                )
 
 
 def _batches(saved: SavedScores, batch_size: int | None) -> Iterator[SavedScores]:

@@ -12,13 +12,16 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from gradspace.cli.shared import AsJson, Device, console, errors, torch_device
+from gradspace.cli.shared import AsJson, Device, console, errors, progress_bar, torch_device
 from gradspace.comparison.compare import Findings, Outcome, find_out, run_cells, save_findings
-from gradspace.comparison.grid import MAX_SMALL_SEEDS, Cell, cells, on_data
+from gradspace.comparison.grid import MAX_SMALL_SEEDS, SMALL, Cell, cells, on_data
 from gradspace.comparison.needs import check_needs, find_needs
 from gradspace.comparison.published import load_published
 from gradspace.comparison.recipe import Comparison, load_comparison
-from gradspace.comparison.tables import as_rich
+from gradspace.comparison.show import show_findings
+from gradspace.comparison.study import Tried, point_label, save_heat_map, tried_points
+from gradspace.comparison.tables import View
+from gradspace.report import write_report
 
 
 def add_to(app: typer.Typer) -> None:
@@ -63,6 +66,7 @@ def compare(
     if data is not None:
         chosen, notes = on_data(chosen, data)
     small = data == "scenes" if small is None else small
+    notes += [SMALL] if small else []
     seeds = seeds or (min(chosen.seeds, MAX_SMALL_SEEDS) if small else chosen.seeds)
     chosen = chosen.model_copy(update={"seeds": seeds})
     grid = cells(chosen, str(recipe), overrides=overrides or (), small=small)
@@ -77,17 +81,28 @@ def compare(
         for note in notes:
             console.print(f"  {note}", style="dim", highlight=False)
     published = load_published(recipe.parent / chosen.published) if chosen.published else []
+    view = View(chosen.title, chosen.metrics, chosen.layout, tuple(published))
     outcome = run_cells(
         chosen, grid, folder, devices=_devices(device), most=jobs, console=_progress(as_json)
     )
     if not outcome.entries:
         raise ValueError(_nothing(outcome))
-    findings = find_out(chosen, outcome.entries, published)
-    paths = save_findings(folder, outcome.entries, findings, recipe.stem)
+    findings = find_out(view, outcome.entries)
+    paths = save_findings(folder, view, outcome.entries, findings, recipe.stem)
+    if chosen.parameters:
+        paths.append(save_heat_map(folder / "study.png", _tried(grid, outcome), chosen.title))
+    report = folder / "report.html"
+    notes += [f"{cell}: {problem}" for cell, problem in outcome.failed]
+    with progress_bar("writing the report") as progress:
+        write_report(
+            report, chosen.title, outcome.entries, findings, notes=notes, progress=progress
+        )
     if as_json:
         print(json.dumps(_as_json(findings, outcome), indent=2))
     else:
-        _print(findings, outcome, paths)
+        show_findings(console, findings, outcome, [*paths, report])
+        if chosen.parameters:
+            _print_best(_tried(grid, outcome))
     if outcome.stopped:
         raise typer.Exit(130)
     if outcome.failed:
@@ -129,19 +144,22 @@ def _print_needs(comparison: Comparison, grid: list[Cell], as_json: bool) -> int
     return 1 if missing else 0
 
 
-def _print(findings: Findings, outcome: Outcome, paths: list[Path]) -> None:
-    for table in findings.tables:
-        console.print(as_rich(table))
-    if findings.verdicts:
-        console.print("[bold]bold[/] best, [underline]underlined[/] not told apart from it")
-    for sentence in findings.verdicts:
-        console.print(f"- {sentence}", highlight=False, markup=False)
-    for cell, problem in outcome.failed:
-        console.print(f"failed: {cell}: {problem}", style="red", highlight=False, markup=False)
-    for path in paths:
-        console.print(f"wrote {path}", highlight=False, soft_wrap=True)
-    if outcome.stopped:
-        console.print("stopped; the same command goes on from here")
+def _tried(grid: list[Cell], outcome: Outcome) -> list[Tried]:
+    points = {cell.objective: (cell.recipe.objective.name, cell.point) for cell in grid}
+    return tried_points(outcome.entries, points)
+
+
+def _print_best(tried: list[Tried]) -> None:
+    """What a study was made for."""
+    best = tried[0]
+    spread = "" if best.std is None else f" ± {best.std:.1f}"
+    settings = " ".join(f"--set {key}={value}" for key, value in best.point)
+    console.print(
+        f"best on dev: {best.objective} with {point_label(best.point)}, rsum {best.mean:.1f}"
+        f"{spread}; train it with --objective {best.objective} {settings}",
+        highlight=False,
+        soft_wrap=True,
+    )
 
 
 def _nothing(outcome: Outcome) -> str:

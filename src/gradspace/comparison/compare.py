@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -13,19 +15,21 @@ from gradspace.analysis.significance import verdict
 from gradspace.comparison.entries import Entry, load_entry
 from gradspace.comparison.grid import Cell
 from gradspace.comparison.live import LiveTable
-from gradspace.comparison.metrics import ARROWS
+from gradspace.comparison.metrics import ARROWS, RECALLS
 from gradspace.comparison.published import Published
 from gradspace.comparison.recipe import Comparison
-from gradspace.comparison.results import save_table
+from gradspace.comparison.results import load_results, load_table, save_table
 from gradspace.comparison.runner import Runner
 from gradspace.comparison.tables import (
     FORMATS,
     ResultTable,
     Tests,
+    View,
     make_tables,
     test_differences,
 )
-from gradspace.comparison.worker import Task
+from gradspace.comparison.worker import Task, evaluate_run
+from gradspace.data.open import open_recipe
 from gradspace.files import write_atomically
 from gradspace.runs import Run
 
@@ -85,38 +89,44 @@ def _is_finished(cell: Cell, out: Path, comparison: Comparison) -> bool:
 class Findings:
     """A comparison, ready to be looked at."""
 
+    title: str
     tables: list[ResultTable]
     verdicts: list[str]
     tests: Tests
 
 
-def find_out(
-    comparison: Comparison, entries: Sequence[Entry], published: Sequence[Published]
-) -> Findings:
+def find_out(view: View, entries: Sequence[Entry]) -> Findings:
     """Tables and what they say, in words."""
-    tests = test_differences(entries, list(dict.fromkeys((*comparison.metrics, "rsum"))))
+    tests = test_differences(entries, list(dict.fromkeys((*view.metrics, "rsum"))))
     verdicts = []
     for (dataset, model, metric), (results, differences) in tests.items():
-        if metric == _main_metric(comparison, tests):
+        if metric == _main_metric(view, tests):
             way, _, rest = metric.partition(" ")
             name = f"{rest} {ARROWS[way]}" if way in ARROWS else metric
             verdicts.append(f"{model}, {dataset}: {verdict(results, differences, name)}")
-    return Findings(make_tables(comparison, entries, tests, published), verdicts, tests)
+    return Findings(view.title, make_tables(view, entries, tests), verdicts, tests)
 
 
-def _main_metric(comparison: Comparison, tests: Tests) -> str:
+def _main_metric(view: View, tests: Tests) -> str:
     """rsum where the table has it, else the first metric that can be tested."""
     tested = [metric for _, _, metric in tests]
     return next(
-        (m for m in ("rsum", *comparison.metrics) if m in comparison.metrics and m in tested),
+        (m for m in ("rsum", *view.metrics) if m in view.metrics and m in tested),
         "rsum",
     )
 
 
-def save_findings(out: Path, entries: Sequence[Entry], findings: Findings, stem: str) -> list[Path]:
+def save_findings(
+    out: Path, view: View, entries: Sequence[Entry], findings: Findings, stem: str
+) -> list[Path]:
     """results.parquet, and the tables in every format."""
     results = out / "results.parquet"
-    save_table(results, [row for entry in entries for row in entry.rows()])
+    rows = [row for entry in entries for row in entry.rows()]
+    save_table(
+        results,
+        [replace(row, run=str(Path(row.run).relative_to(out))) for row in rows],
+        asdict(view),
+    )
     paths = [results]
     for suffix, render in FORMATS.items():
         path = out / f"{stem}.{suffix}"
@@ -124,3 +134,64 @@ def save_findings(out: Path, entries: Sequence[Entry], findings: Findings, stem:
             file.write("\n".join(render(table) for table in findings.tables))
         paths.append(path)
     return paths
+
+
+# --- runs and comparisons that are there already ------------------------------------------------
+
+
+def gather(paths: Sequence[Path], device: torch.device) -> tuple[View, list[Entry]]:
+    """The runs of comparisons and single runs, which are evaluated where they are not yet."""
+    entries: list[Entry] = []
+    view = View(" and ".join(path.name for path in paths), (*RECALLS, "rsum"))
+    for path in paths:
+        if (path / "results.parquet").is_file():
+            rows, record = load_table(path / "results.parquet")
+            view = _view(record) if len(paths) == 1 else view
+            places = {
+                (r.dataset, r.model, r.objective, r.seed): r for r in rows if r.split != "train"
+            }
+            entries += [
+                load_entry(Run(_inside(path, row.run)), *labels, row.split)
+                for labels, row in places.items()
+            ]
+        elif Run(path).recipe_file.is_file():
+            entries.append(_entry_of_run(Run(path), device))
+        else:
+            raise ValueError(
+                f"{path} is neither a run (a folder with recipe.toml) nor a comparison (a folder "
+                "with results.parquet)"
+            )
+    return view, _told_apart(entries)
+
+
+def _view(record: Mapping[str, Any]) -> View:
+    published = tuple(Published(**number) for number in record["published"])
+    return View(record["title"], tuple(record["metrics"]), record["layout"], published)
+
+
+def _inside(folder: Path, name: str) -> Path:
+    """A path from a file, which must not lead out of the file's folder."""
+    path = folder / name
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise ValueError(f"{folder}/results.parquet names a run outside of its folder: {name}")
+    return path
+
+
+def _entry_of_run(run: Run, device: torch.device) -> Entry:
+    recipe = run.recipe()
+    if not (run.results("test").exists() and run.analysis.exists()):
+        evaluate_run(run, open_recipe(recipe.data), device)
+    results = load_results(run.results("test"))
+    labels = (results.dataset, recipe.model.name, recipe.objective.name, recipe.seed)
+    return load_entry(run, *labels, "test")
+
+
+def _told_apart(entries: Sequence[Entry]) -> list[Entry]:
+    """Different runs under equal labels get the names of their folders."""
+    count = Counter((e.dataset, e.model, e.objective, e.seed) for e in entries)
+    return [
+        replace(entry, objective=f"{entry.objective} ({entry.run.folder.name})")
+        if count[entry.dataset, entry.model, entry.objective, entry.seed] > 1
+        else entry
+        for entry in entries
+    ]

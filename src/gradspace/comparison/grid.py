@@ -9,14 +9,17 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from gradspace.comparison.recipe import Comparison, ModelChoice, Only, Tables, lay_over
+from gradspace.comparison.study import Point, point_label, study_points
 from gradspace.models import model_info
-from gradspace.recipes import Recipe, apply_override, make_recipe
+from gradspace.recipes import Recipe, apply_override, build_objective, make_recipe, set_key
 
 SMALL_SHARE = 7 / 30
 """Of the epochs: the published 30 become 7."""
+SMALL = (
+    "small: models of width 128, 7 of 30 epochs, a quarter of the batch, learning rate 0.001, a "
+    "first epoch of nt-xent for objectives of the hardest negative"
+)
 SMALL_MODEL = {"width": 128, "word_width": 64}
 SMALL_SCENES = {"num_train": 2000, "num_dev": 200, "num_test": 500}
 MAX_SMALL_SEEDS = 3
@@ -31,6 +34,8 @@ class Cell:
     objective: str
     seed: int
     recipe: Recipe
+    point: Point = ()
+    """Of a study."""
 
     @property
     def labels(self) -> tuple[str, str, str, int]:
@@ -51,7 +56,7 @@ def cells(
     """Every run of the grid, seed by seed, so that a table is whole as early as it can be."""
     found = []
     for seed in range(comparison.seeds):
-        for dataset, model, (objective, tables) in _combinations(comparison):
+        for dataset, model, (objective, tables, point) in _combinations(comparison):
             raw = lay_over(comparison.recipe, comparison.models[model].tables)
             raw = lay_over(raw, tables)
             for exception in comparison.exceptions:
@@ -64,7 +69,7 @@ def cells(
                 raw = _smaller(raw, where)
             for override in overrides:
                 apply_override(raw, override)
-            found.append(Cell(dataset, model, objective, seed, make_recipe(raw, where)))
+            found.append(Cell(dataset, model, objective, seed, make_recipe(raw, where), point))
     return found
 
 
@@ -99,7 +104,7 @@ def on_data(comparison: Comparison, source: str) -> tuple[Comparison, list[str]]
     return comparison.model_copy(update=changed), notes
 
 
-def _combinations(comparison: Comparison) -> Iterator[tuple[str, str, tuple[str, Tables]]]:
+def _combinations(comparison: Comparison) -> Iterator[tuple[str, str, tuple[str, Tables, Point]]]:
     only = comparison.only
     datasets = [name for name, _ in _wanted(comparison.datasets, only.dataset)]
     models = [name for name, _ in _wanted(comparison.models, only.model)]
@@ -109,33 +114,16 @@ def _combinations(comparison: Comparison) -> Iterator[tuple[str, str, tuple[str,
                 yield dataset, model, objective
 
 
-def _objectives(comparison: Comparison) -> Iterator[tuple[str, Tables]]:
+def _objectives(comparison: Comparison) -> Iterator[tuple[str, Tables, Point]]:
     """Label and tables; of a study one for every point."""
+    points = study_points(comparison.parameters, comparison.sample)
     for label, choice in _wanted(comparison.objectives, comparison.only.objective):
         tables = lay_over({"objective": {"name": label}}, choice.tables)
-        for point in study_points(comparison):
+        for point in points:
             raw = lay_over({}, tables)
-            for key, value in point.items():
-                *path, last = key.split(".")
-                table = raw
-                for part in path:
-                    table = table.setdefault(part, {})
-                table[last] = value
-            yield " ".join([label, *(point_label(point))]), raw
-
-
-def study_points(comparison: Comparison) -> list[dict[str, Any]]:
-    """The points of a study, all or by lot; one empty point where there is none."""
-    keys = list(comparison.parameters)
-    points = [dict(zip(keys, v, strict=True)) for v in product(*comparison.parameters.values())]
-    if comparison.sample is None or comparison.sample >= len(points):
-        return points
-    chosen = np.random.default_rng(0).choice(len(points), comparison.sample, replace=False)
-    return [points[number] for number in sorted(chosen.tolist())]
-
-
-def point_label(point: Mapping[str, Any]) -> list[str]:
-    return [f"{key.rpartition('.')[2]}={value}" for key, value in point.items()]
+            for key, value in point:
+                set_key(raw, key, value)
+            yield f"{label} {point_label(point)}".strip(), raw, point
 
 
 def _wanted(choices: Mapping[str, Any], labels: Sequence[str]) -> Iterator[tuple[str, Any]]:
@@ -143,7 +131,11 @@ def _wanted(choices: Mapping[str, Any], labels: Sequence[str]) -> Iterator[tuple
 
 
 def _smaller(raw: Tables, where: str) -> Tables:
-    """For two cores and minutes: fewer epochs and narrower models, in smaller batches."""
+    """For two cores and minutes: fewer epochs and narrower models, in smaller batches.
+
+    With few steps the hardest negatives alone do not train a model from its random start, so that
+    objectives which have nothing else are preceded by an epoch of another.
+    """
     full = make_recipe(raw, where)
     training = full.training
     known = model_info(full.model.name).parameters
@@ -152,11 +144,12 @@ def _smaller(raw: Tables, where: str) -> Tables:
         {
             "data": SMALL_SCENES if full.data.source == "scenes" else {},
             "model": {key: value for key, value in SMALL_MODEL.items() if key in known},
+            "objective": {"warm_up": "nt-xent"} if build_objective(full).mined else {},
             "training": {
                 "epochs": _share(training.epochs),
                 "decay_epochs": sorted({_share(epoch) for epoch in training.decay_epochs}),
                 "batch_size": max(2, training.batch_size // 4),
-                "learning_rate": 2e-3,
+                "learning_rate": 1e-3,
             },
         },
     )

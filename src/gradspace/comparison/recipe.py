@@ -25,6 +25,7 @@ import pydantic
 from pydantic import Field, PositiveInt, model_validator
 
 from gradspace.comparison.metrics import RECALLS, check_metric
+from gradspace.comparison.study import Values, study_points
 from gradspace.parameters import suggestion
 from gradspace.recipes import Table, read_toml
 
@@ -95,15 +96,16 @@ class Comparison(Table):
     objectives: Annotated[dict[str, Choice], Field(min_length=1)]
     exceptions: tuple[Exceptional, ...] = ()
     only: Only = Only()
-    parameters: dict[str, Annotated[list[Any], Field(min_length=1)]] = Field(default_factory=dict)
-    """Key of the training recipe -> values to try; their product is the grid of a study."""
+    parameters: dict[str, Values] = Field(default_factory=dict)
+    """Key of the training recipe -> values to try: a study (see study.py)."""
     sample: PositiveInt | None = None
-    """So many of the study's points by lot, instead of all."""
+    """Points of a study that are taken by lot."""
 
     @model_validator(mode="after")
     def _labels_exist(self) -> Comparison:
         for metric in self.metrics:
             check_metric(metric)
+        study_points(self.parameters, self.sample)
         axes: dict[str, Mapping[str, Any]] = {
             "dataset": self.datasets,
             "model": self.models,

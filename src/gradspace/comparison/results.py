@@ -165,7 +165,7 @@ class Row:
     run: str
 
 
-def save_table(path: Path, rows: Sequence[Row]) -> None:
+def save_table(path: Path, rows: Sequence[Row], record: Mapping[str, Any]) -> None:
     """results.parquet: for pandas, polars, DuckDB, and `load_table`."""
     schema = pyarrow.schema(
         [
@@ -176,12 +176,13 @@ def save_table(path: Path, rows: Sequence[Row]) -> None:
             ("run", pyarrow.string()),
         ]
     )
-    _write_parquet(path, pyarrow.Table.from_pylist([vars(row) for row in rows], schema), {})
+    _write_parquet(path, pyarrow.Table.from_pylist([vars(row) for row in rows], schema), record)
 
 
-def load_table(path: Path) -> list[Row]:
-    table, _ = _read_parquet(path, tuple(Row.__dataclass_fields__))
-    return [Row(**row) for row in table.to_pylist()]
+def load_table(path: Path) -> tuple[list[Row], dict[str, Any]]:
+    """The rows, and the record that was saved with them."""
+    table, record = _read_parquet(path, tuple(Row.__dataclass_fields__))
+    return [Row(**row) for row in table.to_pylist()], record
 
 
 def _write_parquet(path: Path, table: Any, record: Mapping[str, Any]) -> None:

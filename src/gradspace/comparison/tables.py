@@ -22,7 +22,6 @@ from gradspace.analysis.significance import Difference, compare_all, not_disting
 from gradspace.comparison.entries import Entry, Group, grouped, per_image
 from gradspace.comparison.metrics import ARROWS, COCOS, RECALLS
 from gradspace.comparison.published import Published
-from gradspace.comparison.recipe import Comparison
 
 Mark = Literal["", "best", "tied"]
 TESTED = (*RECALLS, "rsum")
@@ -71,20 +70,28 @@ def test_differences(entries: Sequence[Entry], metrics: Sequence[str]) -> Tests:
     return found
 
 
-def make_tables(
-    comparison: Comparison, entries: Sequence[Entry], tests: Tests, published: Sequence[Published]
-) -> list[ResultTable]:
+@dataclass(frozen=True)
+class View:
+    """How a comparison is shown."""
+
+    title: str
+    metrics: tuple[str, ...]
+    layout: Literal["rows", "grid"] = "rows"
+    published: tuple[Published, ...] = ()
+
+
+def make_tables(view: View, entries: Sequence[Entry], tests: Tests) -> list[ResultTable]:
     """One table per dataset and model, as the paper has it."""
-    known = {number.key: (number.mean, number.std) for number in published}
+    known = {number.key: (number.mean, number.std) for number in view.published}
     found = []
     for (dataset, model), group in grouped(entries).items():
         values = {
             (objective, metric): _cell((dataset, model, objective, metric), group, tests, known)
             for objective in group
-            for metric in comparison.metrics
+            for metric in view.metrics
         }
-        layout = _as_grid if comparison.layout == "grid" else _as_rows
-        found.append(layout(f"{model}, {dataset}", list(group), comparison.metrics, values))
+        layout = _as_grid if view.layout == "grid" else _as_rows
+        found.append(layout(f"{model}, {dataset}", list(group), view.metrics, values))
     return found
 
 

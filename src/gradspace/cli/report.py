@@ -1,0 +1,38 @@
+"""`gradspace report`: everything that is known of runs, on one page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gradspace.cli.shared import Device, console, progress_bar, torch_device
+from gradspace.comparison.compare import find_out, gather
+from gradspace.report import write_report
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command("report")(report)
+
+
+def report(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUNS...", help="Folders of comparisons, or of single runs."),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The HTML file; report.html in a comparison's folder by default."),
+    ] = None,
+    device: Device = None,
+) -> None:
+    """Write one HTML page: tables, verdicts, curves, contributions, diagrams, examples."""
+    chosen = torch_device(device)
+    view, entries = gather(runs, chosen)
+    path = out or (runs[0] if len(runs) == 1 else Path()) / "report.html"
+    with progress_bar("writing the report") as progress:
+        write_report(
+            path, view.title, entries, find_out(view, entries), device=chosen, progress=progress
+        )
+    console.print(f"wrote {path}", highlight=False, soft_wrap=True)

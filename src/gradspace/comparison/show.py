@@ -1,0 +1,29 @@
+"""A comparison on the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from gradspace.comparison.compare import Findings, Outcome
+from gradspace.comparison.tables import as_rich
+
+
+def show_findings(
+    console: Console, findings: Findings, outcome: Outcome, paths: Sequence[Path]
+) -> None:
+    """Tables, what they say in words, what went wrong, and where it all is."""
+    for table in findings.tables:
+        console.print(as_rich(table))
+    if findings.verdicts:
+        console.print("[bold]bold[/] best, [underline]underlined[/] not told apart from it")
+    for sentence in findings.verdicts:
+        console.print(f"- {sentence}", highlight=False, markup=False)
+    for cell, problem in outcome.failed:
+        console.print(f"failed: {cell}: {problem}", style="red", highlight=False, markup=False)
+    for path in paths:
+        console.print(f"wrote {path}", highlight=False, soft_wrap=True)
+    if outcome.stopped:
+        console.print("stopped; the same command goes on from here")

@@ -1,0 +1,100 @@
+"""How far every objective is behind the best: the rows of a forest plot."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.ticker import MaxNLocator
+
+from gradspace.analysis.significance import Difference
+from gradspace.comparison.metrics import ARROWS
+from gradspace.comparison.tables import Tests
+
+LEVEL = 0.05
+"""Below it a difference is called real."""
+
+
+@dataclass(frozen=True)
+class Behind:
+    """An objective minus the best, with its 95 % interval."""
+
+    objective: str
+    mean: float
+    low: float
+    high: float
+    corrected: float
+
+    @property
+    def told_apart(self) -> bool:
+        return self.corrected < LEVEL
+
+    @property
+    def p_text(self) -> str:
+        return "p < 0.001" if self.corrected < 0.001 else f"p = {self.corrected:.3f}"
+
+
+@dataclass(frozen=True)
+class Forest:
+    """One dataset and model, by one metric."""
+
+    metric: str
+    best: str
+    best_mean: float
+    rows: list[Behind]
+    """The nearest first."""
+    ticks: list[tuple[float, str]]
+
+    def place(self, value: float) -> float:
+        """Percent of the plot's width, from the left."""
+        first, last = self.ticks[0][0], self.ticks[-1][0]
+        return round(100 * (value - first) / (last - first), 2)
+
+    @property
+    def sentence(self) -> str:
+        apart = [row for row in self.rows if row.told_apart]
+        return (
+            f"{len(apart)} of {len(self.rows)} objectives can be told apart from {self.best}, "
+            f"which has the highest mean {self.metric} ({self.best_mean:.1f})."
+        )
+
+
+def main_metric(tests: Tests, dataset: str, model: str) -> str | None:
+    """rsum where it was tested, else the first metric that was."""
+    tested = [metric for d, m, metric in tests if (d, m) == (dataset, model)]
+    return "rsum" if "rsum" in tested else next(iter(tested), None)
+
+
+def make_forest(tests: Tests, dataset: str, model: str) -> Forest | None:
+    """None where there was nothing to test."""
+    metric = main_metric(tests, dataset, model)
+    if metric is None:
+        return None
+    results, differences = tests[dataset, model, metric]
+    means = {name: float(np.mean(values)) for name, values in results.items()}
+    best = max(means, key=lambda name: means[name])
+    rows = sorted(_behind(best, differences), key=lambda row: -row.mean)
+    way, _, rest = metric.partition(" ")
+    name = f"{rest} {ARROWS[way]}" if way in ARROWS else metric
+    return Forest(name, best, means[best], rows, _ticks(rows))
+
+
+def _behind(best: str, differences: Sequence[Difference]) -> list[Behind]:
+    found = []
+    for d in differences:
+        if d.first == best:
+            found.append(Behind(d.second, -d.mean, -d.high, -d.low, d.corrected))
+        elif d.second == best:
+            found.append(Behind(d.first, d.mean, d.low, d.high, d.corrected))
+    return found
+
+
+def _ticks(rows: Sequence[Behind]) -> list[tuple[float, str]]:
+    """Round numbers that hold all intervals and zero."""
+    low = min([0.0, *(row.low for row in rows)])
+    high = max([0.0, *(row.high for row in rows)])
+    if low == high:
+        low, high = -1.0, 1.0
+    values = MaxNLocator(4, steps=[1, 2, 5, 10]).tick_values(low, high)
+    return [(float(value), f"{value:g}".replace("-", "\N{MINUS SIGN}")) for value in values]

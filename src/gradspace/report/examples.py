@@ -1,0 +1,188 @@
+"""Examples: what two objectives of a group retrieve for the same queries (AOQ Figures 2 and 3)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from gradspace.comparison.entries import Entry, Group
+from gradspace.comparison.metrics import ARROWS
+from gradspace.comparison.results import digest
+from gradspace.data.dataset import Dataset, Split
+from gradspace.data.open import open_recipe
+from gradspace.embedding import Embeddings, embed_split
+from gradspace.report.flips import OUTCOMES, choose_queries, outcome_of, queries_by_outcome
+from gradspace.report.retrieval import Retrieved, retrieve
+from gradspace.report.thumbnails import Thumbnails
+from gradspace.system import load_system
+
+
+@dataclass(frozen=True)
+class Shown:
+    """An image or a caption on the page."""
+
+    text: str
+    """The caption, or the first one of the image."""
+    picture: str | None = None
+    """Key of the thumbnail."""
+    name: str = ""
+    """Of the image."""
+    right: bool = False
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one run retrieves."""
+
+    shown: list[Shown]
+    rank: int
+
+
+@dataclass(frozen=True)
+class Example:
+    way: str
+    outcome: str
+    query: Shown
+    answers: list[Answer]
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Of one dataset and model."""
+
+    sides: list[Entry]
+    """One run of one objective, or of two."""
+    flips: dict[str, dict[str, int]]
+    """i2t, t2i -> outcome -> number of test queries"""
+    examples: list[Example] = field(default_factory=list)
+    problem: str = ""
+    """Why there are none, or none with pictures; a sentence."""
+
+    @property
+    def directions(self) -> list[tuple[str, str]]:
+        """t2i first, as in the paper."""
+        return [(way, ARROWS[way]) for way in ("t2i", "i2t")]
+
+    @property
+    def filters(self) -> list[tuple[str, str]]:
+        """Label, and the outcomes it lets through."""
+        if len(self.sides) == 1:
+            return [("all", "right wrong"), ("right", "right"), ("wrong", "wrong")]
+        a, b = (side.objective for side in self.sides)
+        everything = ("all", " ".join(OUTCOMES[2]))
+        differ = ("only where they differ", "only-a only-b")
+        return [everything, differ, (f"only {a} right", "only-a"), (f"only {b} right", "only-b")]
+
+    @property
+    def outcomes(self) -> dict[str, str]:
+        """Outcome -> its words."""
+        if len(self.sides) == 1:
+            return {"right": "right at rank 1", "wrong": "not right"}
+        a, b = (side.objective for side in self.sides)
+        words = (f"only {a} right", f"only {b} right", "both right", "neither right")
+        return dict(zip(OUTCOMES[2], words, strict=True))
+
+
+def choose_sides(group: Group) -> list[Entry]:
+    """The best objective by mean rsum and the first of the table, or the second best; seed 0."""
+    means = {o: np.mean([e.results.metrics["rsum"] for e in seeds]) for o, seeds in group.items()}
+    ordered = sorted(group, key=lambda objective: -means[objective])
+    first = next(iter(group))
+    chosen = ordered[:2] if first == ordered[0] else [ordered[0], first]
+    return [min(group[objective], key=lambda entry: entry.seed) for objective in chosen]
+
+
+class ExampleMaker:
+    """Makes the examples of all groups; datasets are opened once, and pictures are shared."""
+
+    def __init__(self, device: torch.device, num_queries: int) -> None:
+        self.device = device
+        self.num_queries = num_queries
+        """Per direction."""
+        self.thumbnails = Thumbnails()
+        self._opened: dict[str, Dataset] = {}
+
+    def make(self, group: Group) -> Examples:
+        """Whatever can be made; what cannot is said in `problem`."""
+        sides = choose_sides(group)
+        chosen = {
+            way: queries_by_outcome([side.results.ranks[way] for side in sides]) for way in ARROWS
+        }
+        flips = {way: {o: len(q) for o, q in found.items()} for way, found in chosen.items()}
+        try:
+            splits = [self._split(side) for side in sides]
+            embedded = [self._embed(*pair) for pair in zip(sides, splits, strict=True)]
+        except Exception as error:  # of any kind: the numbers are there, and so must be the report
+            reason = " ".join(str(error).split()) or type(error).__name__
+            return Examples(sides, flips, problem=f"There are no examples here: {reason}.")
+        examples = [
+            self._example(way, query, sides, splits[0], embedded)
+            for way, found in chosen.items()
+            for query in choose_queries(found, self.num_queries)
+        ]
+        return Examples(sides, flips, examples, _missing_pictures(splits[0], examples))
+
+    def _split(self, side: Entry) -> Split:
+        """The split that a run was judged on, if it is still the same."""
+        recipe = side.run.recipe().data
+        key = recipe.model_dump_json()
+        if key not in self._opened:
+            self._opened[key] = open_recipe(recipe)
+        split = self._opened[key].splits[side.results.split]
+        if digest(split.image_names, split.captions) != side.results.digest:
+            raise ValueError(f"{recipe.source} is not what it was when {side.name} was judged on it")
+        return split
+
+    def _embed(self, side: Entry, split: Split) -> Embeddings:
+        return embed_split(load_system(side.run.folder, self.device), split)
+
+    def _example(
+        self,
+        way: str,
+        query: int,
+        sides: Sequence[Entry],
+        split: Split,
+        embedded: Sequence[Embeddings],
+    ) -> Example:
+        data = sides[0].results
+        found = [retrieve(e, way, query, folds=data.folds) for e in embedded]
+        asked, answer = (self._image, self._caption) if way == "i2t" else (self._caption, self._image)
+        return Example(
+            way,
+            outcome_of([one.is_right for one in found]),
+            asked(data.digest, split, query, False),
+            [
+                Answer([answer(data.digest, split, *pair) for pair in _pairs(one)], one.rank)
+                for one in found
+            ],
+        )
+
+    def _image(self, dataset: str, split: Split, image: int, right: bool) -> Shown:
+        captions = np.flatnonzero(split.image_of_caption == image)
+        text = split.captions[int(captions[0])] if len(captions) else ""
+        key = self.thumbnails.add(dataset, split, image)
+        return Shown(text, key, split.image_names[image], right)
+
+    def _caption(self, dataset: str, split: Split, caption: int, right: bool) -> Shown:
+        return Shown(split.captions[caption], right=right)
+
+
+def _pairs(found: Retrieved) -> list[tuple[int, bool]]:
+    return list(zip(found.candidates, found.right, strict=True))
+
+
+def _missing_pictures(split: Split, examples: Sequence[Example]) -> str:
+    if split.images is None:
+        return "This dataset has features and no images: an image is shown as its first caption."
+    images = [e.query if e.way == "i2t" else shown for e in examples for shown in _answered(e)]
+    missing = {shown.name for shown in images if shown.name and shown.picture is None}
+    if not missing:
+        return ""
+    return f"{len(missing)} images cannot be read and are shown as their first caption."
+
+
+def _answered(example: Example) -> list[Shown]:
+    return [shown for answer in example.answers for shown in answer.shown]

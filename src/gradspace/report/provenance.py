@@ -1,0 +1,118 @@
+"""How the runs were made: commands, versions, and recipes without what they repeat."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from gradspace.comparison.entries import Entry, Group
+from gradspace.recipes import read_toml
+
+Flat = dict[tuple[str, ...], Any]
+"""Keys of nested tables -> value"""
+
+
+@dataclass(frozen=True)
+class Recipes:
+    """Of the runs of one dataset and model."""
+
+    shared: str
+    """TOML of what all have in common."""
+    own: dict[str, str]
+    """objective -> TOML of the rest; seeds are left out."""
+
+
+@dataclass(frozen=True)
+class Provenance:
+    commands: list[str]
+    facts: list[tuple[str, str]]
+    """Versions and machine of the first run."""
+    differ: int
+    """Runs that had other versions or another machine."""
+
+
+def provenance(entries: Sequence[Entry]) -> Provenance:
+    """What the runs' environment.json say; nothing where they are gone."""
+    found = [_environment(entry) for entry in entries]
+    known = [environment for environment in found if environment]
+    commands = [_command(environment) for environment in known]
+    facts = [_facts(environment) for environment in known]
+    return Provenance(
+        commands=[command for command in dict.fromkeys(commands) if command],
+        facts=facts[0] if facts else [],
+        differ=sum(other != facts[0] for other in facts),
+    )
+
+
+def recipes_of(group: Group) -> Recipes:
+    """What the recipes of a group share, and what is each objective's own."""
+    flat = {
+        objective: _flat(read_toml(seeds[0].run.recipe_file)) for objective, seeds in group.items()
+    }
+    for recipe in flat.values():
+        recipe.pop(("seed",), None)
+    first = next(iter(flat.values()))
+    shared = {
+        key: value
+        for key, value in first.items()
+        if all(key in other and other[key] == value for other in flat.values())
+    }
+    own = {
+        objective: {key: value for key, value in recipe.items() if key not in shared}
+        for objective, recipe in flat.items()
+    }
+    return Recipes(_toml(shared), {objective: _toml(rest) for objective, rest in own.items()})
+
+
+def _environment(entry: Entry) -> Mapping[str, Any]:
+    try:
+        text = (entry.run.folder / "environment.json").read_text(encoding="utf-8")
+        environment: Mapping[str, Any] = json.loads(text)
+    except (OSError, ValueError):
+        return {}
+    return environment
+
+
+def _command(environment: Mapping[str, Any]) -> str:
+    """The command line, without the folder of the program."""
+    words = [str(word) for word in environment.get("command") or ()]
+    if not words:
+        return ""
+    program = Path(words[0]).name
+    known = ["python", "-m", "gradspace"] if program == "__main__.py" else [program]
+    return shlex.join([*known, *words[1:]])
+
+
+def _facts(environment: Mapping[str, Any]) -> list[tuple[str, str]]:
+    facts = [(name, str(version)) for name, version in environment.get("versions", {}).items()]
+    if environment.get("commit"):
+        facts.append(("commit", str(environment["commit"])[:12]))
+    facts.append(("platform", str(environment.get("platform", "unknown"))))
+    facts.append(("GPUs", ", ".join(environment.get("gpus") or ()) or "none"))
+    return facts
+
+
+def _flat(tables: Mapping[str, Any], above: tuple[str, ...] = ()) -> Flat:
+    found: Flat = {}
+    for key, value in tables.items():
+        if isinstance(value, Mapping):
+            found |= _flat(value, (*above, key))
+        else:
+            found[*above, key] = value
+    return found
+
+
+def _toml(flat: Flat) -> str:
+    tables: dict[str, Any] = {}
+    for (*above, key), value in flat.items():
+        table = tables
+        for name in above:
+            table = table.setdefault(name, {})
+        table[key] = value
+    return tomli_w.dumps(tables).strip()

@@ -1,0 +1,64 @@
+"""What a run retrieves for one query: the first few, and where the right one is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gradspace.embedding import Embeddings
+
+NUM_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Retrieved:
+    """The best candidates of a query, best first."""
+
+    candidates: tuple[int, ...]
+    right: tuple[bool, ...]
+    rank: int
+    """Of the best right one, among the wrong ones."""
+
+    @property
+    def is_right(self) -> bool:
+        return self.rank == 1
+
+
+def retrieve(
+    found: Embeddings, way: str, query: int, *, folds: int = 1, num: int = NUM_SHOWN
+) -> Retrieved:
+    """Rank the candidates of an image ("i2t") or a caption ("t2i") within its fold.
+
+    Among equal scores the right ones come last, so that a model that gives the same score to all
+    is not shown as right.
+    """
+    image_of_text = found.text_ids.cpu().numpy()
+    image = query if way == "i2t" else int(image_of_text[query])
+    fold_size = len(found.images) // folds
+    first = image // fold_size * fold_size
+    if way == "i2t":
+        inside = (image_of_text >= first) & (image_of_text < first + fold_size)
+        candidates = np.flatnonzero(inside)
+        right = image_of_text[candidates] == image
+        scores = _scores(found.images[query], found.texts, candidates)
+    else:
+        candidates = np.arange(first, first + fold_size)
+        right = candidates == image
+        scores = _scores(found.texts[query], found.images, candidates)
+    order = np.lexsort((candidates, right, -scores))[:num]
+    best = scores[right].max(initial=-np.inf)
+    return Retrieved(
+        candidates=tuple(candidates[order].tolist()),
+        right=tuple(right[order].tolist()),
+        rank=1 + int((scores[~right] >= best).sum()),
+    )
+
+
+def _scores(
+    query: torch.Tensor, vectors: torch.Tensor, candidates: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    chosen = vectors[torch.from_numpy(candidates).to(vectors.device)]
+    return np.asarray((chosen @ query).double().cpu().numpy())

@@ -1,0 +1,157 @@
+"""Figures of matplotlib as SVG inside a page: coloured by roles, with ids of their own."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from markupsafe import Markup, escape
+
+from gradspace.report.looks import ROLES, ink
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",  # text stays text, in the font of the page
+    "path.simplify": False,  # which would drop the dots that `dots` draws
+    "font.family": "sans-serif",
+    "font.size": 10,
+    "axes.labelsize": 10,
+    "axes.labelcolor": ink("muted"),
+    "axes.edgecolor": ink("shade"),
+    "axes.linewidth": 0.8,
+    "axes.facecolor": "none",
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.unicode_minus": True,
+    "grid.color": ink("line"),
+    "grid.linewidth": 0.8,
+    "text.color": ink("ink"),
+    "text.parse_math": False,
+    "xtick.color": ink("shade"),
+    "ytick.color": ink("shade"),
+    "xtick.labelcolor": ink("muted"),
+    "ytick.labelcolor": ink("muted"),
+    "xtick.labelsize": 9.5,
+    "ytick.labelsize": 9.5,
+    "figure.facecolor": "none",
+    "lines.linewidth": 1.8,
+    "lines.solid_capstyle": "round",
+}
+
+WIDTH, HEIGHT = 4.3, 2.75
+"""Inches of a plot; the page shows one at 270 to 420 pixels."""
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A picture of the page."""
+
+    heading: str
+    svg: Markup
+    objective: str | None = None
+    """Whose colour stands before the heading."""
+    note: str = ""
+    """Below the picture."""
+
+
+@dataclass(frozen=True)
+class PlotRow:
+    """Pictures that are read together; one that is not `opened` waits behind its heading."""
+
+    heading: str
+    plots: list[Plot]
+    opened: bool = True
+
+
+class Drawer:
+    """Turns figures into SVG. Each has its number in all its ids: a page has many figures."""
+
+    def __init__(self) -> None:
+        self._number = 0
+
+    @contextmanager
+    def axes(self, width: float = WIDTH, height: float = HEIGHT) -> Iterator[Axes]:
+        """One empty plot, with margins that are the same for all."""
+        import matplotlib
+        from matplotlib.figure import Figure
+
+        with matplotlib.rc_context(STYLE):
+            figure = Figure(figsize=(width, height))
+            room = {"left": 0.52 / width, "right": 1 - 0.12 / width}
+            room |= {"bottom": 0.47 / height, "top": 1 - 0.1 / height}
+            yield figure.subplots(gridspec_kw=room)
+
+    def svg(self, axes: Axes, description: str) -> Markup:
+        """The figure of some axes, with what it says in words."""
+        import matplotlib
+
+        self._number += 1
+        figure: Figure = axes.get_figure(root=True)  # type: ignore[assignment]
+        file = io.StringIO()
+        with matplotlib.rc_context({**STYLE, "svg.hashsalt": str(self._number)}):
+            figure.savefig(file, format="svg", metadata={"Date": None}, transparent=True, dpi=144)
+        return Markup(_inline(file.getvalue(), f"f{self._number}-", description))
+
+
+def _inline(text: str, prefix: str, description: str) -> str:
+    """What matplotlib wrote, made fit for a page."""
+    text = text[text.index("<svg") :].strip()
+    text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
+    text = re.sub(r"<!--.*?-->\s*", "", text, flags=re.DOTALL)
+    text = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>\s*", "", text, flags=re.DOTALL)
+    for role in ROLES:
+        text = text.replace(ink(role), f"var(--{role})")
+    text = text.replace("xlink:href", "href")
+    used = set(re.findall(r'(?:href="#|url\(#)([^")]+)', text))
+    text = re.sub(r' id="([^"]+)"', lambda m: f' id="{prefix}{m[1]}"' if m[1] in used else "", text)
+    text = re.sub(r'(href="#|url\(#)', rf"\g<1>{prefix}", text)
+    text = re.sub(r"font: ([\d.]+px)[^;\"]*", r"font-size: \1", text)
+    text = re.sub(r' (?:d|x|y|width|height|transform)="[^"]*"', _rounded, text)
+    text = re.sub(r"\n\s*", "\n", text)
+    opening = re.match(r"<svg[^>]*>", text)
+    assert opening is not None
+    box = re.search(r'viewBox="([^"]+)"', opening[0])
+    assert box is not None
+    head = f'<svg class="plot" role="img" viewBox="{box[1]}" aria-label="{escape(description)}">'
+    return head + text[opening.end() :]
+
+
+def _rounded(attribute: re.Match[str]) -> str:
+    """Two decimals, a hundredth of a point, are enough for any eye."""
+    return re.sub(
+        r"\d+\.\d{3,}", lambda m: f"{float(m[0]):.2f}".rstrip("0").rstrip("."), attribute[0]
+    )
+
+
+def dots(axes: Axes, x: Any, y: Any, **style: Any) -> None:
+    """Many small round dots as one path: a tenth of the bytes of a scatter plot."""
+    _strokes(axes, [(a, b, a, b) for a, b in zip(x, y, strict=True)], style)
+
+
+def crosses(axes: Axes, x: Any, y: Any, arm: float, **style: Any) -> None:
+    """Many small crosses as one path, the arms in units of the data."""
+    ends = []
+    for a, b in zip(x, y, strict=True):
+        ends.append((a - arm, b - arm, a + arm, b + arm))
+        ends.append((a - arm, b + arm, a + arm, b - arm))
+    _strokes(axes, ends, style)
+
+
+def _strokes(axes: Axes, ends: list[tuple[float, float, float, float]], style: Any) -> None:
+    from matplotlib.patches import PathPatch
+    from matplotlib.path import Path
+
+    if not ends:
+        return
+    points = [point for a, b, c, d in ends for point in ((a, b), (c, d))]
+    codes = [Path.MOVETO, Path.LINETO] * len(ends)
+    axes.add_patch(PathPatch(Path(points, codes), fill=False, capstyle="round", **style))

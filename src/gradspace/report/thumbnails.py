@@ -1,0 +1,40 @@
+"""Small pictures of a dataset's images, each of them once in the file."""
+
+from __future__ import annotations
+
+import base64
+import io
+
+from gradspace.data.dataset import Split
+
+SIDE, QUALITY = 160, 80
+
+
+class Thumbnails:
+    """Pictures by key, as data URIs; a page shows one by its key as often as it likes."""
+
+    def __init__(self) -> None:
+        self.pictures: dict[str, str] = {}
+        self._broken: set[str] = set()
+
+    def add(self, dataset: str, split: Split, image: int) -> str | None:
+        """The key of an image; None where there is no picture of it."""
+        key = f"{dataset}-{image}"
+        if split.images is None or key in self._broken:
+            return None
+        if key not in self.pictures:
+            try:
+                self.pictures[key] = _data_uri(split, image)
+            except (OSError, ValueError):
+                self._broken.add(key)
+                return None
+        return key
+
+
+def _data_uri(split: Split, image: int) -> str:
+    assert split.images is not None
+    picture = split.images.load(image).convert("RGB")
+    picture.thumbnail((SIDE, SIDE))
+    file = io.BytesIO()
+    picture.save(file, "JPEG", quality=QUALITY, optimize=True)
+    return f"data:image/jpeg;base64,{base64.b64encode(file.getvalue()).decode()}"

@@ -1,0 +1,96 @@
+"""Triplet diagrams: what weight an objective gives to a triplet, and where its triplets are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+
+from gradspace.analysis.diagrams import triplet_surface
+from gradspace.comparison.entries import Entry, Group
+from gradspace.objectives import Objective
+from gradspace.objectives.goal import Goal
+from gradspace.recipes import build_objective
+from gradspace.report.history import History
+from gradspace.report.svg import Drawer, Plot, crosses, dots
+
+SIDE = 161
+"""Points of the surface in a row."""
+MOST_EARLY, MOST_LATE = 150, 400
+
+EARLY, LATE = "#ffffff", "#ff7043"
+"""On the surface, which is the same on light and dark paper."""
+
+Triplets = Sequence[Sequence[float]]
+
+
+def triplet_plots(drawer: Drawer, history: History, group: Group) -> list[Plot]:
+    """One diagram per objective, with the triplets of its first seed."""
+    first = {name: min(seeds, key=lambda entry: entry.seed) for name, seeds in group.items()}
+    triplets = {name: _early_and_late(history, entry) for name, entry in first.items()}
+    everything = [pair for both in triplets.values() for part in both for pair in part]
+    low = -1.0 if np.mean([min(pair) < -0.5 for pair in everything] or [0]) > 0.01 else -0.5
+    return [
+        _plot(drawer, name, build_objective(entry.run.recipe()), *triplets[name], low)
+        for name, entry in first.items()
+    ]
+
+
+def _early_and_late(history: History, entry: Entry) -> tuple[Triplets, Triplets]:
+    early: list[Sequence[float]] = []
+    for line in history.lines(entry, "step"):
+        if len(early) >= MOST_EARLY:
+            break
+        early += line.get("triplets", [])
+    return _thinned(early, MOST_EARLY), _thinned(entry.analysis.triplets, MOST_LATE)
+
+
+def _thinned(triplets: Triplets, most: int) -> Triplets:
+    """Evenly taken."""
+    return triplets[:: max(1, -(-len(triplets) // most))]
+
+
+def _plot(
+    drawer: Drawer, name: str, objective: Objective, early: Triplets, late: Triplets, low: float
+) -> Plot:
+    with drawer.axes(3.5, 3.5) as axes:
+        least, most = _draw_surface(axes, objective, low)
+        arm, clip = 0.012 * (1 - low), {"zorder": 3}
+        crosses(axes, *_columns(early), arm, edgecolor=EARLY, linewidth=1.1, **clip)
+        dots(axes, *_columns(late), edgecolor="#3a1004", linewidth=3.4, **clip)
+        dots(axes, *_columns(late), edgecolor=LATE, linewidth=2.4, **clip)
+        axes.set(xlim=(low, 1), ylim=(low, 1), xlabel="positive", ylabel="hardest negative")
+        kind = "triplet weight T" if isinstance(objective, Goal) else "weight of the negative"
+        told = f"{kind}: {least:.2g} (dark) to {most:.2g} (bright)"
+        moved = f"Its triplets start around {_centre(early)} and end around {_centre(late)}."
+        svg = drawer.svg(axes, f"Triplet diagram of {name}; {told}. {moved}")
+        return Plot(name, svg, name, told)
+
+
+def _draw_surface(axes: Axes, objective: Objective, low: float) -> tuple[float, float]:
+    """Returns the least and the greatest weight."""
+    s = torch.linspace(low, 1, SIDE, dtype=torch.float64)
+    p, n = torch.meshgrid(s, s, indexing="xy")
+    weight = triplet_surface(objective, p, n).numpy()
+    axes.imshow(weight, origin="lower", extent=(low, 1, low, 1), cmap="viridis", aspect="equal")
+    least, most = float(weight.min()), float(weight.max())
+    if most > least:
+        parts = (0.5,) if len(np.unique(weight)) == 2 else (0.1, 0.3, 0.5, 0.7, 0.9)
+        levels = [least + (most - least) * part for part in parts]
+        axes.contour(s, s, weight, levels=levels, colors="white", linewidths=0.6, alpha=0.7)
+    axes.plot((low, 1), (low, 1), color="white", linestyle=":", linewidth=0.9)
+    axes.grid(visible=False)
+    return least, most
+
+
+def _columns(triplets: Triplets) -> tuple[list[float], list[float]]:
+    return [pair[0] for pair in triplets], [pair[1] for pair in triplets]
+
+
+def _centre(triplets: Triplets) -> str:
+    if not triplets:
+        return "an unknown place"
+    positive, negative = np.median(np.asarray(triplets), axis=0)
+    return f"a positive of {positive:.2f} and a negative of {negative:.2f}"

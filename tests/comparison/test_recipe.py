@@ -1,0 +1,156 @@
+"""Comparison recipes: what they may say, and what is said when they are wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gradspace.comparison.grid import cells, on_data
+from gradspace.comparison.recipe import lay_over, load_comparison
+from gradspace.comparison.study import Range, study_points
+
+SMALL = """
+title = "Small"
+seeds = 2
+[recipe.training]
+epochs = 4
+[datasets.scenes]
+regions = { source = "scenes", num_train = 64 }
+[datasets.photos]
+images = { source = "photos" }
+[models."VSE++"]
+reads = "regions"
+model = { name = "vse++", width = 32 }
+[models.deep]
+reads = "images"
+model = { name = "vse++", backbone = "microsoft/resnet-50" }
+finetune = { epochs = 2 }
+[objectives.triplet]
+[objectives.wide]
+objective = { name = "triplet", margin = 0.4 }
+training = { batch_size = 16 }
+[[exceptions]]
+model = "VSE++"
+objective = "wide"
+training = { epochs = 9 }
+"""
+
+
+def write(folder: Path, text: str, name: str = "small.toml") -> Path:
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def test_a_cell_is_all_its_parts_laid_over_each_other(tmp_path: Path) -> None:
+    comparison, root = load_comparison(write(tmp_path, SMALL))
+    assert root == tmp_path / "small.toml"
+    grid = cells(comparison, "small.toml")
+    assert [cell.labels for cell in grid] == [
+        (dataset, model, objective, seed)
+        for seed in (0, 1)
+        for dataset, model in (("scenes", "VSE++"), ("photos", "deep"))
+        for objective in ("triplet", "wide")
+    ]
+    plain, wide, deep, _ = (cell.recipe for cell in grid[:4])
+    assert plain.training.epochs == deep.training.epochs == 4
+    assert (wide.training.epochs, wide.training.batch_size) == (9, 16)
+    assert wide.objective.parameters == {"margin": 0.4}
+    assert plain.data.parameters == {"num_train": 64}
+    assert deep.finetune is not None
+    assert deep.finetune.epochs == 2
+    assert grid[-1].recipe.seed == 1
+    assert len({cell.folder(tmp_path) for cell in grid}) == len(grid)
+
+
+def test_a_recipe_extends_another_and_shares_its_runs(tmp_path: Path) -> None:
+    write(tmp_path, SMALL)
+    more = 'extends = "small.toml"\ntitle = "Part"\nonly = { objective = ["wide"] }\n'
+    comparison, root = load_comparison(write(tmp_path, more, "part.toml"))
+    assert root == tmp_path / "small.toml"
+    assert comparison.title == "Part"
+    assert {cell.objective for cell in cells(comparison, "part.toml")} == {"wide"}
+
+
+def test_the_same_grid_on_the_data_at_hand(tmp_path: Path) -> None:
+    comparison, _ = load_comparison(write(tmp_path, SMALL))
+    here, notes = on_data(comparison, "scenes")
+    grid = cells(here, "small.toml", small=True, overrides=["training.clip=1.0"])
+    assert {cell.dataset for cell in grid} == {"scenes"}
+    assert all(cell.recipe.model.backbone is None for cell in grid)
+    assert all(cell.recipe.training.clip == 1.0 for cell in grid)
+    assert {cell.recipe.training.epochs for cell in grid if cell.objective == "triplet"} == {1}
+    assert {cell.recipe.training.batch_size for cell in grid} == {32, 4}
+    assert notes == ["deep is without its pretrained microsoft/resnet-50"]
+    alike = SMALL.replace('model = { name = "vse++", width = 32 }', 'model = { name = "vse++" }')
+    here, notes = on_data(load_comparison(write(tmp_path, alike))[0], "scenes")
+    assert list(here.models) == ["VSE++"]
+    assert "deep is the same as VSE++ here, and left out" in notes
+
+
+def test_tables_are_laid_over_without_changing_them() -> None:
+    below = {"a": {"b": 1, "c": [2]}, "d": 3}
+    assert lay_over(below, {"a": {"b": 5}, "e": {}}) == {"a": {"b": 5, "c": [2]}, "d": 3, "e": {}}
+    assert below == {"a": {"b": 1, "c": [2]}, "d": 3}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("seeds = 2", "seeds = 0", "seeds should be greater than 0"),
+        ("seeds = 2", "sedes = 2", "unknown key sedes; did you mean 'seeds'"),
+        ("[objectives.triplet]", "[objectives.tripplet]", "unknown objective 'tripplet'"),
+        ('name = "vse++", width', 'name = "vse", width', "unknown model 'vse'"),
+        ("epochs = 4", "epoch = 4", "unknown key training.epoch"),
+        ('reads = "images"', 'reads = "pixels"', "models.deep reads 'pixels', which no dataset"),
+        ('objective = "wide"', 'objective = "wild"', "exceptions.objective names 'wild'"),
+        ("seeds = 2", 'metrics = ["R@1"]', "unknown metric 'R@1'"),
+        ("seeds = 2", 'only = { model = ["VSE"] }', "only.model names 'VSE'"),
+        ("seeds = 2", "parameters = { a = [] }", "parameters.a"),
+        ("[objectives.wide]", "[objectives.wide", "is not a TOML file"),
+        ("seeds = 2", 'extends = "small.toml"', "extends itself"),
+        ("seeds = 2", 'extends = "gone.toml"', "there is no recipe"),
+    ],
+)
+def test_mistakes_are_one_sentence(old: str, new: str, message: str, tmp_path: Path) -> None:
+    assert old in SMALL
+    path = write(tmp_path, SMALL.replace(old, new, 1))
+    with pytest.raises(ValueError, match=message) as caught:
+        cells(load_comparison(path)[0], str(path))
+    assert "small.toml" in str(caught.value) or "gone.toml" in str(caught.value)
+
+
+# --- studies ------------------------------------------------------------------------------------
+
+
+def test_a_study_is_a_product_of_values_or_a_sample_of_it() -> None:
+    lists = {"objective.a": [1, 2, 3], "objective.b": [True, False]}
+    points = study_points(lists, None)
+    assert len(points) == 6
+    assert points[1] == (("objective.a", 1), ("objective.b", False))
+    some = study_points(lists, 4)
+    assert len(set(some)) == 4
+    assert some == study_points(lists, 4), "the same points every time"
+    assert set(some) <= set(points)
+    assert study_points({}, None) == [()]
+
+
+def test_values_are_drawn_from_ranges() -> None:
+    ranges = {"a": Range(low=0.001, high=10, log=True), "b": Range(low=-1, high=1), "c": ["x"]}
+    points = [dict(point) for point in study_points(ranges, 200)]
+    assert all(0.001 <= p["a"] <= 10 and -1 <= p["b"] <= 1 and p["c"] == "x" for p in points)
+    assert 60 < sum(p["a"] < 0.1 for p in points) < 140, "half of the range in its logarithm"
+    with pytest.raises(ValueError, match="need sample"):
+        study_points(ranges, None)
+    with pytest.raises(ValueError, match="from low to a larger high"):
+        Range(low=2, high=1)
+
+
+def test_a_study_is_judged_on_dev(tmp_path: Path) -> None:
+    text = SMALL + '[parameters]\n"objective.margin" = [0.1, 0.3]\n'
+    comparison, _ = load_comparison(write(tmp_path, text))
+    assert comparison.split == "dev"
+    grid = cells(comparison, "study")
+    margins = {cell.objective: cell.recipe.objective.parameters["margin"] for cell in grid}
+    assert margins == {f"{n} margin={m}": m for n in ("triplet", "wide") for m in (0.1, 0.3)}

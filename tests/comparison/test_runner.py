@@ -1,0 +1,150 @@
+"""Real processes: a run that fails or is killed, a comparison that is stopped and goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from small_runs import small_recipe
+
+from gradspace.comparison.results import load_table
+from gradspace.comparison.runner import Job, Runner
+from gradspace.comparison.worker import Task
+from gradspace.recipes import Recipe
+from gradspace.runs import Run
+
+RECIPE = """
+title = "Two objectives"
+seeds = 1
+[recipe.training]
+epochs = 3
+batch_size = 16
+learning_rate = 1e-3
+save_every = 3
+track_every = 5
+[datasets.scenes]
+regions = { source = "scenes", num_train = 64, num_dev = 40, num_test = 40 }
+[models."VSE++"]
+reads = "regions"
+model = { name = "vse++", width = 32, word_width = 16 }
+[objectives.triplet]
+[objectives.nt-xent]
+"""
+
+
+def run(tasks: list[Task], most: int = 2) -> list[Job]:
+    return Runner([torch.device("cpu")], most).run(tasks, lambda jobs: None)
+
+
+def task(folder: Path, recipe: Recipe | None = None) -> Task:
+    return Task(folder, recipe or small_recipe(training={"epochs": 1}), "test", 1)
+
+
+@pytest.mark.slow
+def test_a_run_that_fails_does_not_hold_up_the_others(tmp_path: Path) -> None:
+    nowhere = small_recipe(data={"source": str(tmp_path / "nowhere"), "num_train": 1})
+    split = Task(tmp_path / "c", small_recipe(training={"epochs": 1}), "val", 1)
+    jobs = run([task(tmp_path / "a", nowhere), task(tmp_path / "b"), split])
+    assert [job.state for job in jobs] == ["failed", "finished", "failed"]
+    assert "nowhere does not exist" in jobs[0].problem
+    assert "has no split 'val' to evaluate on, only train, dev, test" in jobs[2].problem
+    assert Run(tmp_path / "b").results("test").is_file()
+    assert Run(tmp_path / "b").analysis.is_file()
+    other = task(tmp_path / "b", small_recipe(training={"epochs": 2}))
+    [job] = run([other])
+    assert "was trained by another recipe" in job.problem
+
+
+@pytest.mark.slow
+def test_a_process_that_is_killed_is_one_failed_run(tmp_path: Path) -> None:
+    long = small_recipe(training={"epochs": 500, "save_every": 5})
+    runner = Runner([torch.device("cpu")], 1)
+    tasks = [task(tmp_path / "long", long), task(tmp_path / "short")]
+
+    def kill_when_it_trains(jobs: object) -> None:
+        if Run(tmp_path / "long").last.exists():
+            for worker in runner.workers:
+                if worker.job is not None and worker.job.task.folder.name == "long":
+                    os.kill(worker.process.pid or 0, signal.SIGKILL)
+
+    jobs = runner.run(tasks, kill_when_it_trains)
+    assert [job.state for job in jobs] == ["failed", "finished"]
+    assert "its process was ended (exit code -9)" in jobs[0].problem
+
+
+def start(recipe: Path, out: Path, *more: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "gradspace", "compare", str(recipe), "--out", str(out), *more]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    output, errors = process.communicate(timeout=240)
+    return process.returncode, output, errors
+
+
+def wait_for(run: Run, process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 120
+    while not run.last.exists():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return " Z " not in Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.slow
+def test_stopped_killed_and_extended_it_ends_with_the_same_table(tmp_path: Path) -> None:
+    recipe = tmp_path / "two.toml"
+    recipe.write_text(RECIPE)
+    code, output, errors = finish(start(recipe, tmp_path / "whole"))
+    assert (code, errors) == (0, ""), errors
+    assert "wrote" in output
+    out = tmp_path / "stopped"
+    triplet = Run(out / "runs/scenes/VSE++/triplet/seed-0")
+    process = start(recipe, out)
+    wait_for(triplet, process)
+    process.send_signal(signal.SIGINT)
+    code, output, errors = finish(process)
+    assert code in (1, 130), (output, errors)
+    assert "the same command goes on from here" in output + errors
+    process = start(recipe, out)
+    wait_for(triplet, process)
+    workers = children(process.pid)
+    assert workers
+    process.kill()
+    process.communicate()
+    deadline = time.monotonic() + 60
+    while any(is_running(worker) for worker in workers):
+        assert time.monotonic() < deadline, "workers end with their parent"
+        time.sleep(0.1)
+    code, output, errors = finish(start(recipe, out, "--json"))
+    assert code == 0, errors
+    assert {row["metric"] for row in json.loads(output)["results"]} >= {"rsum", "i2t C^q"}
+    whole, _ = load_table(tmp_path / "whole" / "results.parquet")
+    assert load_table(out / "results.parquet")[0] == whole
+    for name in ("two.md", "two.tex", "two.csv"):
+        assert (out / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    before = triplet.best.stat().st_mtime_ns
+    code, output, errors = finish(start(recipe, out, "--seeds", "2"))
+    assert code == 0, errors
+    assert triplet.best.stat().st_mtime_ns == before, "what is finished is kept"
+    rows, _ = load_table(out / "results.parquet")
+    assert {(row.objective, row.seed) for row in rows} == {
+        (name, seed) for name in ("triplet", "nt-xent") for seed in (0, 1)
+    }
