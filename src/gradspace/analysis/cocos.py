@@ -88,7 +88,7 @@ class CocosMeter:
 
     def __getitem__(self, name: str) -> tuple[float, float]:
         """(mean, standard deviation) of the count of that name."""
-        values = torch.tensor([getattr(batch, name) for batch in self._batches]).double()
+        values = torch.tensor([getattr(b, name) for b in self._batches], dtype=torch.float64)
         deviation = values.std() if len(values) > 1 else torch.zeros(())
         return float(values.mean()), float(deviation)
 

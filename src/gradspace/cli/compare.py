@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,6 +22,9 @@ from gradspace.comparison.recipe import Comparison, load_comparison
 from gradspace.comparison.show import show_findings
 from gradspace.comparison.study import Tried, point_label, save_heat_map, tried_points
 from gradspace.comparison.tables import View
+from gradspace.data.feature_files import FeatureFile
+from gradspace.data.features import extract_features
+from gradspace.data.open import open_dataset
 from gradspace.report import write_report
 
 
@@ -38,6 +42,13 @@ def compare(
         typer.Option(
             "--small/--full",
             help="Narrow models, few epochs: minutes on two cores. The default on scenes.",
+        ),
+    ] = None,
+    backbone: Annotated[
+        str | None,
+        typer.Option(
+            help="With --data that has no features: the vision model, folder or hub name, that "
+            "computes them once."
         ),
     ] = None,
     check: Annotated[
@@ -62,14 +73,20 @@ def compare(
     Finished runs are kept: started again, it does only what is missing. Ctrl-C stops without loss.
     """
     chosen, root = load_comparison(recipe)
-    notes: list[str] = []
+    folder = out or Path("comparisons") / "-".join(
+        [root.stem, *([Path(data).name] if data else [])]
+    )
+    changes, notes = list(overrides or ()), list[str]()
     if data is not None:
         chosen, notes = on_data(chosen, data)
+        if not check and not any(change.startswith("data.features=") for change in changes):
+            changes += _features(data, backbone, folder, device)
+            notes += changes[-1:]
     small = data == "scenes" if small is None else small
     notes += [SMALL] if small else []
     seeds = seeds or (min(chosen.seeds, MAX_SMALL_SEEDS) if small else chosen.seeds)
     chosen = chosen.model_copy(update={"seeds": seeds})
-    grid = cells(chosen, str(recipe), overrides=overrides or (), small=small)
+    grid = cells(chosen, str(recipe), overrides=changes, small=small)
     if check:
         raise typer.Exit(_print_needs(chosen, grid, as_json))
     check_needs(chosen, grid, str(recipe))
@@ -107,6 +124,44 @@ def compare(
         raise typer.Exit(130)
     if outcome.failed:
         raise typer.Exit(1)
+
+
+def _features(data: str, backbone: str | None, folder: Path, device: str | None) -> list[str]:
+    """For images without features: the change that makes runs read those that are computed here.
+
+    Without a backbone to compute them, an .npy beside the captions with a row for every image.
+    """
+    with progress_bar("reading data") as progress:
+        dataset = open_dataset(data, progress=progress)
+    if all(split.features is not None for split in dataset.splits.values()):
+        return []
+    if backbone is None:
+        num_images = sum(len(split.image_names) for split in dataset.splits.values())
+        return [f"data.features={_features_beside(Path(data), num_images)}"]
+    out = folder / "features"
+    with progress_bar(f"computing features with {backbone}") as progress:
+        extract_features(
+            dataset,
+            backbone,
+            out,
+            grid=True,
+            batch_size=32,
+            num_workers=os.cpu_count() or 1,
+            device=torch_device(device),
+            progress=progress,
+        )
+    return [f"data.features={out}"]
+
+
+def _features_beside(data: Path, num_images: int) -> Path:
+    files = sorted((data if data.is_dir() else data.parent).glob("*.npy"))
+    found = [path for path in files if len(FeatureFile(path)) == num_images]
+    if len(found) != 1:
+        raise ValueError(
+            f"{data} has images and no features: give --backbone, a vision model to compute them "
+            "with, or --set data.features=FILE"
+        )
+    return found[0]
 
 
 def _devices(name: str | None) -> list[torch.device]:

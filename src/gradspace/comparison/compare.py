@@ -146,7 +146,7 @@ def gather(paths: Sequence[Path], device: torch.device) -> tuple[View, list[Entr
     for path in paths:
         if (path / "results.parquet").is_file():
             rows, record = load_table(path / "results.parquet")
-            view = _view(record) if len(paths) == 1 else view
+            view = _view(record, path) if len(paths) == 1 else view
             places = {
                 (r.dataset, r.model, r.objective, r.seed): r for r in rows if r.split != "train"
             }
@@ -164,9 +164,15 @@ def gather(paths: Sequence[Path], device: torch.device) -> tuple[View, list[Entr
     return view, _told_apart(entries)
 
 
-def _view(record: Mapping[str, Any]) -> View:
-    published = tuple(Published(**number) for number in record["published"])
-    return View(record["title"], tuple(record["metrics"]), record["layout"], published)
+def _view(record: Mapping[str, Any], folder: Path) -> View:
+    try:
+        published = tuple(Published(**number) for number in record["published"])
+        return View(record["title"], tuple(record["metrics"]), record["layout"], published)
+    except (KeyError, TypeError) as error:
+        raise ValueError(
+            f"{folder}/results.parquet does not say how it is shown ({error}): `gradspace compare` "
+            "writes it anew"
+        ) from error
 
 
 def _inside(folder: Path, name: str) -> Path:

@@ -6,15 +6,18 @@ Few objectives share a plot. Many get one each: its own curve in front of the ra
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.axes import Axes
 
 from gradspace.comparison.entries import Group
 from gradspace.comparison.metrics import ARROWS, DIRECTIONS
 from gradspace.report.history import Curve, History, Line
 from gradspace.report.looks import Look, ink
 from gradspace.report.svg import Drawer, Plot, PlotRow
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 TOGETHER = 6
 """Objectives that a plot can hold."""
@@ -58,7 +61,8 @@ def _rows(
         return []
     if max(len(curves) for curves in found.values()) <= TOGETHER:
         plots = [_shared(drawer, n, curves, looks, x, where) for n, curves in found.items()]
-        return [PlotRow("", plots)]
+        together = tuple(dict.fromkeys(name for curves in found.values() for name in curves))
+        return [PlotRow("", plots, objectives=together)]
     return [
         PlotRow(name, _one_each(drawer, name, curves, looks, x, where), opened=number == 0)
         for number, (name, curves) in enumerate(found.items())
@@ -128,7 +132,9 @@ def _finish(axes: Axes, curves: Curves, x: str) -> None:
     axes.set(xlabel=x, ylim=(0, 1.06 * highest or 1))
     pad = 0.02 * (last - first) or 0.5
     axes.set_xlim(first - pad, last + pad)
-    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    if last >= 10_000:
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:g}k")
     axes.yaxis.set_major_locator(MaxNLocator(5))
 
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from matplotlib.ticker import MaxNLocator
 
 from gradspace.analysis.significance import Difference
 from gradspace.comparison.metrics import ARROWS
@@ -92,6 +91,8 @@ def _behind(best: str, differences: Sequence[Difference]) -> list[Behind]:
 
 def _ticks(rows: Sequence[Behind]) -> list[tuple[float, str]]:
     """Round numbers that hold all intervals and zero."""
+    from matplotlib.ticker import MaxNLocator
+
     low = min([0.0, *(row.low for row in rows)])
     high = max([0.0, *(row.high for row in rows)])
     if low == high:

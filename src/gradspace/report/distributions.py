@@ -1,12 +1,11 @@
-"""Small plots per objective: triplet diagrams, distributions of scores, cross-retrieval ranks."""
+"""Distributions of scores at the best checkpoint, and of cross-retrieval ranks."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
 from gradspace.analysis.run_analysis import EDGES
@@ -15,6 +14,9 @@ from gradspace.comparison.metrics import CROSS
 from gradspace.report.curves import TOGETHER, Looks
 from gradspace.report.looks import ink
 from gradspace.report.svg import Drawer, Plot, PlotRow
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 Floats = NDArray[np.float64]
 
@@ -75,7 +77,8 @@ def cross_rank_rows(drawer: Drawer, group: Group, looks: Looks) -> list[PlotRow]
         return []
     ranks = [name.removeprefix(f"{CROSS} ").replace("-", "\N{EN DASH}") for name in names]
     if len(shares) <= TOGETHER:
-        return [PlotRow("", [_bars_of_all(drawer, shares, ranks, looks)])]
+        plot = _bars_of_all(drawer, shares, ranks, looks)
+        return [PlotRow("", [plot], objectives=tuple(shares), wide=True)]
     return [PlotRow("", _bars_one_each(drawer, shares, ranks, looks))]
 
 
@@ -83,12 +86,12 @@ def _bars_of_all(
     drawer: Drawer, shares: Mapping[str, Floats], ranks: Sequence[str], looks: Looks
 ) -> Plot:
     width = 0.82 / len(shares)
-    with drawer.axes(9, 3.2) as axes:
+    with drawer.axes(8.4, 3.0) as axes:
         for number, (objective, values) in enumerate(shares.items()):
             places = np.arange(len(ranks)) + (number - (len(shares) - 1) / 2) * width
             _draw_bars(axes, places, values, 0.9 * width, looks[objective].role)
         _finish_bars(axes, shares, ranks)
-        first = [f"{name} {100 * v.mean(0)[0] / 100:.1f} %" for name, v in shares.items()]
+        first = [f"{name} {v.mean(0)[0]:.1f} %" for name, v in shares.items()]
         told = f"Share of pairs by cross-retrieval rank. At rank 1: {', '.join(first)}."
         return Plot("", drawer.svg(axes, told))
 

@@ -68,13 +68,12 @@ class Examples:
 
     @property
     def filters(self) -> list[tuple[str, str]]:
-        """Label, and the outcomes it lets through."""
+        """The outcomes that a choice lets through, and its words."""
+        everything = (" ".join(OUTCOMES[len(self.sides)]), "all")
         if len(self.sides) == 1:
-            return [("all", "right wrong"), ("right", "right"), ("wrong", "wrong")]
-        a, b = (side.objective for side in self.sides)
-        everything = ("all", " ".join(OUTCOMES[2]))
-        differ = ("only where they differ", "only-a only-b")
-        return [everything, differ, (f"only {a} right", "only-a"), (f"only {b} right", "only-b")]
+            return [everything, *self.outcomes.items()]
+        differ = ("only-a only-b", "only where they differ")
+        return [everything, differ, *list(self.outcomes.items())[:2]]
 
     @property
     def outcomes(self) -> dict[str, str]:
@@ -108,9 +107,7 @@ class ExampleMaker:
     def make(self, group: Group) -> Examples:
         """Whatever can be made; what cannot is said in `problem`."""
         sides = choose_sides(group)
-        chosen = {
-            way: queries_by_outcome([side.results.ranks[way] for side in sides]) for way in ARROWS
-        }
+        chosen = queries_by_outcome([side.results for side in sides])
         flips = {way: {o: len(q) for o, q in found.items()} for way, found in chosen.items()}
         try:
             splits = [self._split(side) for side in sides]
@@ -133,7 +130,9 @@ class ExampleMaker:
             self._opened[key] = open_recipe(recipe)
         split = self._opened[key].splits[side.results.split]
         if digest(split.image_names, split.captions) != side.results.digest:
-            raise ValueError(f"{recipe.source} is not what it was when {side.name} was judged on it")
+            raise ValueError(
+                f"{recipe.source} is not what it was when {side.name} was judged on it"
+            )
         return split
 
     def _embed(self, side: Entry, split: Split) -> Embeddings:
@@ -149,7 +148,9 @@ class ExampleMaker:
     ) -> Example:
         data = sides[0].results
         found = [retrieve(e, way, query, folds=data.folds) for e in embedded]
-        asked, answer = (self._image, self._caption) if way == "i2t" else (self._caption, self._image)
+        asked, answer = (
+            (self._image, self._caption) if way == "i2t" else (self._caption, self._image)
+        )
         return Example(
             way,
             outcome_of([one.is_right for one in found]),

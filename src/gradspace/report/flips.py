@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from gradspace.comparison.flips import find_flips
+from gradspace.comparison.results import Floats, RunResults
 
 OUTCOMES = {
     1: ("right", "wrong"),
@@ -34,22 +34,30 @@ def outcome_of(right: Sequence[bool]) -> str:
     return "only-a" if right[0] else "only-b"
 
 
-def queries_by_outcome(ranks: Sequence[Floats]) -> dict[str, list[int]]:
-    """outcome -> queries, of the ranks of one or two runs; queries without a positive are in none.
+def queries_by_outcome(sides: Sequence[RunResults]) -> dict[str, dict[str, list[int]]]:
+    """i2t, t2i -> outcome -> queries, of one or two runs; those without a positive are in none."""
+    if len(sides) == 1:
+        return {way: _right_and_wrong(ranks) for way, ranks in sides[0].ranks.items()}
+    found = find_flips(*sides)
+    return {
+        way: {
+            "only-a": flips.only_first.tolist(),
+            "only-b": flips.only_second.tolist(),
+            "both": flips.both.tolist(),
+            "neither": flips.neither.tolist(),
+        }
+        for way, flips in found.items()
+    }
 
-    >>> queries_by_outcome([np.array([1.0, 3.0]), np.array([2.0, 1.0])])
-    {'only-a': [0], 'only-b': [1], 'both': [], 'neither': []}
-    """
-    found: dict[str, list[int]] = {outcome: [] for outcome in OUTCOMES[len(ranks)]}
-    for query, of_runs in enumerate(zip(*ranks, strict=True)):
-        if np.isfinite(of_runs).all():
-            found[outcome_of([bool(rank <= 1) for rank in of_runs])].append(query)
-    return found
+
+def _right_and_wrong(ranks: Floats) -> dict[str, list[int]]:
+    wrong = (ranks > 1) & np.isfinite(ranks)
+    return {"right": np.flatnonzero(ranks <= 1).tolist(), "wrong": np.flatnonzero(wrong).tolist()}
 
 
 def choose_queries(by_outcome: dict[str, list[int]], most: int) -> list[int]:
     """A mix of all outcomes, evenly taken from the test set, so that nobody picks the nice ones."""
-    mix = MIX[len(by_outcome) // 2 if len(by_outcome) > 2 else 1]
+    mix = MIX[len(by_outcome) // 2]
     wanted = dict.fromkeys(by_outcome, 0)
     most = min(most, sum(map(len, by_outcome.values())))
     while sum(wanted.values()) < most:

@@ -59,10 +59,7 @@ def curve_of(seeds: Sequence[Sequence[tuple[float, float]]]) -> Curve | None:
     if not at:
         return None
     parts = np.array_split(np.array(sorted(at)), min(len(at), MOST_POINTS))
-    columns = [
-        (part.mean(), *_mean_and_range([at[x] for x in part.tolist()]))
-        for part in parts
-    ]
+    columns = [(part.mean(), *_mean_and_range([at[x] for x in part.tolist()])) for part in parts]
     return Curve(*np.array(columns, dtype=np.float64).T)
 
 

@@ -21,6 +21,7 @@ LIGHT = {
     "positive": "#0a6fb5",
     "negative": "#c2500a",
     "shade": "#8d949c",
+    "late": "#d9480f",
 }
 DARK = {
     "paper": "#14171b",
@@ -34,6 +35,7 @@ DARK = {
     "positive": "#5fb2ee",
     "negative": "#f2955a",
     "shade": "#7c8590",
+    "late": "#ffa066",
 }
 
 OBJECTIVE_LIGHT = (

@@ -22,7 +22,7 @@ STYLE: dict[Any, Any] = {
     "path.simplify": False,  # which would drop the dots that `dots` draws
     "font.family": "sans-serif",
     "font.size": 10,
-    "axes.labelsize": 10,
+    "axes.labelsize": 9.5,
     "axes.labelcolor": ink("muted"),
     "axes.edgecolor": ink("shade"),
     "axes.linewidth": 0.8,
@@ -40,15 +40,15 @@ STYLE: dict[Any, Any] = {
     "ytick.color": ink("shade"),
     "xtick.labelcolor": ink("muted"),
     "ytick.labelcolor": ink("muted"),
-    "xtick.labelsize": 9.5,
-    "ytick.labelsize": 9.5,
+    "xtick.labelsize": 9,
+    "ytick.labelsize": 9,
     "figure.facecolor": "none",
     "lines.linewidth": 1.8,
     "lines.solid_capstyle": "round",
 }
 
-WIDTH, HEIGHT = 4.3, 2.75
-"""Inches of a plot; the page shows one at 270 to 420 pixels."""
+WIDTH, HEIGHT = 3.5, 2.4
+"""Inches of a plot; the page shows one at 260 to 400 pixels."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,9 @@ class PlotRow:
     heading: str
     plots: list[Plot]
     opened: bool = True
+    objectives: tuple[str, ...] = ()
+    """Of the legend, where they share the pictures."""
+    wide: bool = False
 
 
 class Drawer:
@@ -86,7 +89,7 @@ class Drawer:
 
         with matplotlib.rc_context(STYLE):
             figure = Figure(figsize=(width, height))
-            room = {"left": 0.52 / width, "right": 1 - 0.12 / width}
+            room = {"left": 0.5 / width, "right": 1 - 0.1 / width}
             room |= {"bottom": 0.47 / height, "top": 1 - 0.1 / height}
             yield figure.subplots(gridspec_kw=room)
 
@@ -104,32 +107,59 @@ class Drawer:
 
 def _inline(text: str, prefix: str, description: str) -> str:
     """What matplotlib wrote, made fit for a page."""
-    text = text[text.index("<svg") :].strip()
-    text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
-    text = re.sub(r"<!--.*?-->\s*", "", text, flags=re.DOTALL)
-    text = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>\s*", "", text, flags=re.DOTALL)
+    opening = re.search(r'<svg[^>]*viewBox="([^"]+)"[^>]*>', text)
+    assert opening is not None
+    body = text[opening.end() :]
     for role in ROLES:
-        text = text.replace(ink(role), f"var(--{role})")
-    text = text.replace("xlink:href", "href")
+        body = body.replace(ink(role), f"var(--{role})")
+    body = _with_own_ids(body.replace("xlink:href", "href"), prefix)
+    label = escape(description)
+    head = f'<svg class="plot" role="img" viewBox="{opening[1]}" aria-label="{label}">'
+    return head + _smaller(body)
+
+
+def _with_own_ids(text: str, prefix: str) -> str:
+    """Ids that nothing refers to are dropped, the others are the figure's own."""
     used = set(re.findall(r'(?:href="#|url\(#)([^")]+)', text))
     text = re.sub(r' id="([^"]+)"', lambda m: f' id="{prefix}{m[1]}"' if m[1] in used else "", text)
-    text = re.sub(r'(href="#|url\(#)', rf"\g<1>{prefix}", text)
-    text = re.sub(r"font: ([\d.]+px)[^;\"]*", r"font-size: \1", text)
+    return re.sub(r'(href="#|url\(#)', rf"\g<1>{prefix}", text)
+
+
+def _smaller(text: str) -> str:
+    """A third of the bytes, and the same picture in the font of the page."""
+    text = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", text, flags=re.DOTALL)
+    text = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", text, flags=re.DOTALL)
+    text = re.sub(r'<path d="[^"]*" style="fill: none"/>', "", text)  # empty backgrounds
+    text = re.sub(r"font: ([\d.]+px)[^;\"]*", r"font-size:\1", text)
+    text = re.sub(r"font-family: [^;\"]*; ", "", text)
+    text = re.sub(r' transform="rotate\(-0 [^"]*"', "", text)
     text = re.sub(r' (?:d|x|y|width|height|transform)="[^"]*"', _rounded, text)
-    text = re.sub(r"\n\s*", "\n", text)
-    opening = re.match(r"<svg[^>]*>", text)
-    assert opening is not None
-    box = re.search(r'viewBox="([^"]+)"', opening[0])
-    assert box is not None
-    head = f'<svg class="plot" role="img" viewBox="{box[1]}" aria-label="{escape(description)}">'
-    return head + text[opening.end() :]
+    text = re.sub(r' style="[^"]*"', lambda m: m[0].replace(": ", ":").replace("; ", ";"), text)
+    return _without_bare_groups(re.sub(r">\s+<", "><", text)).strip()
+
+
+def _without_bare_groups(text: str) -> str:
+    """Without the groups that say nothing."""
+    kept: list[str] = []
+    says: list[bool] = []
+    for piece in re.split(r"(<g[^>]*>|</g>)", text):
+        if piece.startswith("<g"):
+            says.append(piece != "<g>")
+        if not piece.startswith(("<g", "</g")) or says[-1]:
+            kept.append(piece)
+        if piece == "</g>":
+            says.pop()
+    return "".join(kept)
 
 
 def _rounded(attribute: re.Match[str]) -> str:
-    """Two decimals, a hundredth of a point, are enough for any eye."""
-    return re.sub(
-        r"\d+\.\d{3,}", lambda m: f"{float(m[0]):.2f}".rstrip("0").rstrip("."), attribute[0]
-    )
+    """One decimal, a tenth of a point, is enough; a line of no length is written as a dot."""
+    text = re.sub(r"-?\d+\.\d+", lambda m: f"{float(m[0]):.1f}".removesuffix(".0"), attribute[0])
+    if text.startswith(" d="):
+        text = re.sub(r"\s*\n\s*", "", text)
+        text = re.sub(r"([MLCQ]) ", r"\1", text)
+        text = re.sub(r"M([-\d.]+ [-\d.]+) ?L\1(?![\d.])", r"M\1h0", text)
+    return text
 
 
 def dots(axes: Axes, x: Any, y: Any, **style: Any) -> None:

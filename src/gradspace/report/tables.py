@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import fields
 from itertools import groupby
@@ -10,7 +11,7 @@ import numpy as np
 from markupsafe import Markup, escape
 
 from gradspace.analysis.cocos import Cocos
-from gradspace.comparison.entries import Group
+from gradspace.comparison.entries import Entry, Group
 from gradspace.comparison.metrics import ARROWS, SYMBOLS, cocos_metrics
 from gradspace.comparison.tables import Cell, Column, ResultTable
 
@@ -25,24 +26,23 @@ MEANINGS = {
 assert set(MEANINGS) == {count.metadata["symbol"] for count in fields(Cocos)}
 
 
-def cocos_table(title: str, group: Group) -> ResultTable:
-    """Mean and standard deviation over the batches of the training set, averaged over seeds."""
-    names = [(way, symbol) for way in ARROWS for symbol in SYMBOLS]
-    columns = tuple(
-        Column(ARROWS[way], symbol, 1 if symbol in ("C^B", "C^0") else 2) for way, symbol in names
-    )
-    rows = []
-    for objective, seeds in group.items():
-        counts = [cocos_metrics(entry.analysis.cocos) for entry in seeds]
-        cells = []
-        for way, symbol in names:
-            mean, std = (
-                float(np.mean([count[f"{way} {symbol}"][part] for count in counts]))
-                for part in ("mean", "std")
-            )
-            cells.append(Cell(mean, std, len(seeds)))
-        rows.append((objective, tuple(cells)))
-    return ResultTable(title, "objective", columns, tuple(rows))
+def cocos_tables(title: str, group: Group) -> list[ResultTable]:
+    """One table per direction: mean and deviation over the batches, averaged over seeds."""
+    columns = tuple(Column("", s, 1 if s in ("C^B", "C^0") else 2) for s in SYMBOLS)
+    found = []
+    for way, arrow in ARROWS.items():
+        rows = tuple(
+            (objective, tuple(_averaged(seeds, f"{way} {symbol}") for symbol in SYMBOLS))
+            for objective, seeds in group.items()
+        )
+        found.append(ResultTable(f"{title}: {arrow}", "objective", columns, rows))
+    return found
+
+
+def _averaged(seeds: Sequence[Entry], metric: str) -> Cell:
+    counts = [cocos_metrics(entry.analysis.cocos)[metric] for entry in seeds]
+    mean, std = (float(np.mean([count[part] for count in counts])) for part in ("mean", "std"))
+    return Cell(mean, std, len(seeds))
 
 
 def spans(columns: Sequence[Column]) -> list[tuple[str, int]]:
@@ -55,12 +55,13 @@ def spans(columns: Sequence[Column]) -> list[tuple[str, int]]:
 
 
 def with_symbols(text: str) -> Markup:
-    """Text with the symbols of COCOS as they are printed: C^q, W- and C_eff."""
-    printed = str(escape(text))
-    for symbol in SYMBOLS:
-        letter, sign = symbol[0], symbol[1:]
-        raised = sign.startswith("^")
-        tag = "sup" if raised else "sub"
-        sign = sign.lstrip("^_").replace("-", "\N{MINUS SIGN}")
-        printed = printed.replace(symbol, f"<i>{letter}</i><{tag}>{sign}</{tag}>")
-    return Markup(printed)
+    """Text with the symbols of COCOS as they are printed: C^q, W- and C_eff, as words of theirs."""
+    words = "|".join(re.escape(symbol) for symbol in SYMBOLS)
+    return Markup(re.sub(rf"(?:^|(?<= ))({words})(?=$|,)", _printed, str(escape(text))))
+
+
+def _printed(found: re.Match[str]) -> str:
+    letter, sign = found[1][0], found[1][1:]
+    tag = "sup" if sign.startswith("^") else "sub"
+    sign = sign.lstrip("^_").replace("-", "\N{MINUS SIGN}")
+    return f"<i>{letter}</i><{tag}>{sign}</{tag}>"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from matplotlib.axes import Axes
 
 from gradspace.analysis.diagrams import triplet_surface
 from gradspace.comparison.entries import Entry, Group
@@ -14,14 +14,17 @@ from gradspace.objectives import Objective
 from gradspace.objectives.goal import Goal
 from gradspace.recipes import build_objective
 from gradspace.report.history import History
+from gradspace.report.looks import ink
 from gradspace.report.svg import Drawer, Plot, crosses, dots
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 SIDE = 161
 """Points of the surface in a row."""
 MOST_EARLY, MOST_LATE = 150, 400
-
-EARLY, LATE = "#ffffff", "#ff7043"
-"""On the surface, which is the same on light and dark paper."""
+BLUE = (0.11, 0.42, 0.69)
+"""Of the greatest weight; a lesser one lets more of the paper through, light or dark."""
 
 Triplets = Sequence[Sequence[float]]
 
@@ -55,15 +58,17 @@ def _thinned(triplets: Triplets, most: int) -> Triplets:
 def _plot(
     drawer: Drawer, name: str, objective: Objective, early: Triplets, late: Triplets, low: float
 ) -> Plot:
-    with drawer.axes(3.5, 3.5) as axes:
+    with drawer.axes(3.3, 3.25) as axes:
         least, most = _draw_surface(axes, objective, low)
-        arm, clip = 0.012 * (1 - low), {"zorder": 3}
-        crosses(axes, *_columns(early), arm, edgecolor=EARLY, linewidth=1.1, **clip)
-        dots(axes, *_columns(late), edgecolor="#3a1004", linewidth=3.4, **clip)
-        dots(axes, *_columns(late), edgecolor=LATE, linewidth=2.4, **clip)
-        axes.set(xlim=(low, 1), ylim=(low, 1), xlabel="positive", ylabel="hardest negative")
+        arm = 0.011 * (1 - low)
+        crosses(axes, *_columns(early), arm, edgecolor=ink("ink"), linewidth=1, zorder=3)
+        dots(axes, *_columns(late), edgecolor=ink("card"), linewidth=3.8, zorder=3)
+        dots(axes, *_columns(late), edgecolor=ink("late"), linewidth=2.6, zorder=3)
+        ticks = np.arange(low, 1.1, 0.5)
+        axes.set(xlim=(low, 1), ylim=(low, 1), xticks=ticks, yticks=ticks)
+        axes.set(xlabel="score of the positive", ylabel="score of the hardest negative")
         kind = "triplet weight T" if isinstance(objective, Goal) else "weight of the negative"
-        told = f"{kind}: {least:.2g} (dark) to {most:.2g} (bright)"
+        told = f"{kind}: {least:.2g} (pale) to {most:.2g} (blue)"
         moved = f"Its triplets start around {_centre(early)} and end around {_centre(late)}."
         svg = drawer.svg(axes, f"Triplet diagram of {name}; {told}. {moved}")
         return Plot(name, svg, name, told)
@@ -74,13 +79,15 @@ def _draw_surface(axes: Axes, objective: Objective, low: float) -> tuple[float, 
     s = torch.linspace(low, 1, SIDE, dtype=torch.float64)
     p, n = torch.meshgrid(s, s, indexing="xy")
     weight = triplet_surface(objective, p, n).numpy()
-    axes.imshow(weight, origin="lower", extent=(low, 1, low, 1), cmap="viridis", aspect="equal")
     least, most = float(weight.min()), float(weight.max())
+    share = (weight - least) / ((most - least) or 1)
+    pixels = np.dstack([np.full_like(share, part) for part in BLUE] + [0.06 + 0.7 * share])
+    axes.imshow(pixels, origin="lower", extent=(low, 1, low, 1), aspect="equal")
     if most > least:
         parts = (0.5,) if len(np.unique(weight)) == 2 else (0.1, 0.3, 0.5, 0.7, 0.9)
         levels = [least + (most - least) * part for part in parts]
-        axes.contour(s, s, weight, levels=levels, colors="white", linewidths=0.6, alpha=0.7)
-    axes.plot((low, 1), (low, 1), color="white", linestyle=":", linewidth=0.9)
+        axes.contour(s, s, weight, levels=levels, colors=ink("ink"), linewidths=0.6, alpha=0.45)
+    axes.plot((low, 1), (low, 1), color=ink("ink"), linestyle=":", linewidth=0.9)
     axes.grid(visible=False)
     return least, most
 
