@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 demo: .venv/installed
 	$(BIN)/gradspace demo
 
-test: .venv/installed-dev
+test: .venv/installed-dev .venv/browser
 	$(BIN)/pytest -n auto
 
 check: .venv/installed-dev
@@ -33,6 +33,14 @@ bench: .venv/installed-bench
 
 .venv/installed-%: .venv/installed
 	@$(PIP) --editable ".[$*]"
+	@touch $@
+
+# Tests of pages use Debian's Chromium, and are skipped where it cannot be installed.
+.venv/browser: .venv/installed
+	@command -v chromium chromedriver > /dev/null \
+	  || (apt-get -qq update && apt-get -qq install --yes --no-install-recommends \
+	      chromium chromium-driver fonts-dejavu-core > /dev/null) \
+	  || echo "Chromium cannot be installed here: tests of pages will be skipped"
 	@touch $@
 
 clean:

@@ -1,4 +1,4 @@
-"""The demo, on less data: trains, compares, counts, draws, and does not train twice."""
+"""The demo, on less data: trains, compares, counts, reports, and does not train twice."""
 
 from __future__ import annotations
 
@@ -6,38 +6,40 @@ import io
 from pathlib import Path
 
 import pytest
-from PIL import Image
 from rich.console import Console
-from small_runs import small_recipe
+from small_runs import DATA, MODEL
 
 from gradspace import demo
-from gradspace.recipes import Recipe
+from gradspace.comparison.recipe import Comparison
 
 
-def small(name: str) -> Recipe:
-    return small_recipe(data={"num_train": 128}, objective={"name": name}, training={"epochs": 1})
+def small(epochs: int = 1) -> Comparison:
+    return Comparison.model_validate(
+        {
+            "title": "Small demo",
+            "seeds": 1,
+            "datasets": {"scenes": {"regions": DATA}},
+            "models": {"VSE++": {"reads": "regions", "model": MODEL}},
+            "objectives": {"triplet": {}, "circle/sigmoid-ms": {}},
+            "recipe": {"training": {"epochs": epochs, "batch_size": 32, "track_every": 5}},
+        }
+    )
 
 
+@pytest.mark.slow
 def test_demo_compares_objectives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo, "demo_recipe", small)
+    monkeypatch.setattr(demo, "demo_comparison", small)
     shown = []
     for _ in range(2):
         output = io.StringIO()
-        demo.run_demo(tmp_path, Console(file=output, width=80))
+        demo.run_demo(tmp_path, Console(file=output, width=120))
         shown.append(output.getvalue())
-    for expected in (*demo.OBJECTIVES, "C^q", "image → text", "rsum", "retrieved.png"):
+    for expected in ("triplet", "circle/sigmoid-ms", "C^q", "image → text", "rsum", "report.html"):
         assert expected in shown[0].replace("\n", "")
-    assert "epoch   1/1" in shown[0]
-    assert "epoch   1/1" not in shown[1], "what is trained is kept"
-    with Image.open(tmp_path / "retrieved.png") as picture:
-        assert picture.height > 800
-
-
-def test_runs_of_another_version_are_not_mixed_in(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(demo, "demo_recipe", small)
-    demo.run_demo(tmp_path, Console(file=io.StringIO()))
-    monkeypatch.setattr(demo, "demo_recipe", lambda name: small_recipe(objective={"name": name}))
-    with pytest.raises(ValueError, match="is a run of another version: delete"):
+    assert "finished" in shown[0]
+    assert "finished" not in shown[1], "what is trained is kept"
+    page = (tmp_path / "report.html").read_text()
+    assert "circle/sigmoid-ms" in page
+    monkeypatch.setattr(demo, "demo_comparison", lambda: small(epochs=2))
+    with pytest.raises(ValueError, match="was trained by another recipe"):
         demo.run_demo(tmp_path, Console(file=io.StringIO()))

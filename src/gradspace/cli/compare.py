@@ -10,7 +10,6 @@ from typing import Annotated, Any
 import torch
 import typer
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 
 from gradspace.cli.shared import AsJson, Device, console, errors, progress_bar, torch_device
@@ -73,57 +72,65 @@ def compare(
     Finished runs are kept: started again, it does only what is missing. Ctrl-C stops without loss.
     """
     chosen, root = load_comparison(recipe)
-    folder = out or Path("comparisons") / "-".join(
-        [root.stem, *([Path(data).name] if data else [])]
-    )
+    folder = out or _default_folder(root, data)
     changes, notes = list(overrides or ()), list[str]()
     if data is not None:
         chosen, notes = on_data(chosen, data)
         if not check and not any(change.startswith("data.features=") for change in changes):
-            changes += _features(data, backbone, folder, device)
-            notes += changes[-1:]
-    small = data == "scenes" if small is None else small
-    notes += [SMALL] if small else []
-    seeds = seeds or (min(chosen.seeds, MAX_SMALL_SEEDS) if small else chosen.seeds)
-    chosen = chosen.model_copy(update={"seeds": seeds})
-    grid = cells(chosen, str(recipe), overrides=changes, small=small)
+            computed = _features(data, backbone, folder, device)
+            changes, notes = [*changes, *computed], [*notes, *computed]
+    if small or (small is None and data == "scenes"):
+        small, notes = True, [*notes, SMALL]
+        seeds = seeds or min(chosen.seeds, MAX_SMALL_SEEDS)
+    chosen = chosen.model_copy(update={"seeds": seeds or chosen.seeds})
+    grid = cells(chosen, str(recipe), overrides=changes, small=bool(small))
     if check:
         raise typer.Exit(_print_needs(chosen, grid, as_json))
     check_needs(chosen, grid, str(recipe))
-    folder = out or Path("comparisons") / "-".join(
-        [root.stem, *([Path(data).name] if data else [])]
-    )
-    if not as_json:
-        console.print(f"[bold]{chosen.title}[/]: {len(grid)} runs -> {folder}", highlight=False)
-        for note in notes:
-            console.print(f"  {note}", style="dim", highlight=False)
     published = load_published(recipe.parent / chosen.published) if chosen.published else []
     view = View(chosen.title, chosen.metrics, chosen.layout, tuple(published))
-    outcome = run_cells(
-        chosen, grid, folder, devices=_devices(device), most=jobs, console=_progress(as_json)
-    )
+    shown, devices = errors if as_json else console, _devices(device)
+    shown.print(f"[bold]{chosen.title}[/]: {len(grid)} runs -> {folder}", highlight=False)
+    for note in notes:
+        shown.print(f"  {note}", style="dim", highlight=False, soft_wrap=True)
+    outcome = run_cells(chosen, grid, folder, devices=devices, most=jobs, console=shown)
     if not outcome.entries:
         raise ValueError(_nothing(outcome))
     findings = find_out(view, outcome.entries)
     paths = save_findings(folder, view, outcome.entries, findings, recipe.stem)
-    if chosen.parameters:
-        paths.append(save_heat_map(folder / "study.png", _tried(grid, outcome), chosen.title))
-    report = folder / "report.html"
-    notes += [f"{cell}: {problem}" for cell, problem in outcome.failed]
-    with progress_bar("writing the report") as progress:
-        write_report(
-            report, chosen.title, outcome.entries, findings, notes=notes, progress=progress
-        )
+    tried = _tried(grid, outcome) if chosen.parameters else []
+    if tried:
+        paths.append(save_heat_map(folder / "study.png", tried, chosen.title))
+    paths.append(_report(folder / "report.html", outcome, findings, notes, devices[0]))
     if as_json:
         print(json.dumps(_as_json(findings, outcome), indent=2))
     else:
-        show_findings(console, findings, outcome, [*paths, report])
-        if chosen.parameters:
-            _print_best(_tried(grid, outcome))
-    if outcome.stopped:
-        raise typer.Exit(130)
-    if outcome.failed:
-        raise typer.Exit(1)
+        show_findings(console, findings, outcome, paths)
+        _print_best(tried)
+    raise typer.Exit(130 if outcome.stopped else 1 if outcome.failed else 0)
+
+
+def _default_folder(root: Path, data: str | None) -> Path:
+    """Recipes that extend another share its runs."""
+    return Path("comparisons") / (f"{root.stem}-{Path(data).name}" if data else root.stem)
+
+
+def _report(
+    path: Path, outcome: Outcome, findings: Findings, notes: list[str], device: torch.device
+) -> Path:
+    failed = [f"{cell}: {problem}" for cell, problem in outcome.failed]
+    with progress_bar("writing the report") as progress:
+        write_report(
+            path,
+            findings.title,
+            outcome.entries,
+            findings,
+            notes=notes,
+            failed=failed,
+            device=device,
+            progress=progress,
+        )
+    return path
 
 
 def _features(data: str, backbone: str | None, folder: Path, device: str | None) -> list[str]:
@@ -172,11 +179,6 @@ def _devices(name: str | None) -> list[torch.device]:
     return [device]
 
 
-def _progress(as_json: bool) -> Console:
-    """With --json, progress goes where it does not disturb."""
-    return errors if as_json else console
-
-
 def _print_needs(comparison: Comparison, grid: list[Cell], as_json: bool) -> int:
     """What is there and what is missing; 1 if anything has to be put somewhere."""
     needs = find_needs(comparison, grid)
@@ -206,6 +208,8 @@ def _tried(grid: list[Cell], outcome: Outcome) -> list[Tried]:
 
 def _print_best(tried: list[Tried]) -> None:
     """What a study was made for."""
+    if not tried:
+        return
     best = tried[0]
     spread = "" if best.std is None else f" ± {best.std:.1f}"
     settings = " ".join(f"--set {key}={value}" for key, value in best.point)

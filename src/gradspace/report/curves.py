@@ -5,7 +5,8 @@ Few objectives share a plot. Many get one each: its own curve in front of the ra
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,11 +22,7 @@ if TYPE_CHECKING:
 
 TOGETHER = 6
 """Objectives that a plot can hold."""
-COUNTS = {
-    "per_query": ("C^q", "contributing negatives per query"),
-    "queries_without": ("C^0", "queries of a batch without any"),
-    "effective": ("C_eff", "effective number of negatives"),
-}
+COUNTS = {"per_query": "C^q", "queries_without": "C^0", "effective": "C_eff"}
 
 Curves = Mapping[str, Curve]
 Looks = Mapping[str, Look]
@@ -35,20 +32,22 @@ def learning_rows(drawer: Drawer, history: History, group: Group, looks: Looks) 
     """Dev rsum and R@1 both ways, epoch by epoch."""
     found = {"rsum": history.curves(group, "epoch", _epoch, _dev_rsum)}
     for way, direction in DIRECTIONS.items():
-        found[f"R@1 {ARROWS[way]}"] = history.curves(
-            group, "epoch", _epoch, lambda line, d=direction: _dev_recall(line, d)
-        )
+        read = partial(_dev_recall, direction=direction)
+        found[f"R@1 {ARROWS[way]}"] = history.curves(group, "epoch", _epoch, read)
     return _rows(drawer, found, looks, "epoch", "on dev")
 
 
 def count_rows(drawer: Drawer, history: History, group: Group, looks: Looks) -> list[PlotRow]:
-    """C^q, C^0 and the effective number, step by step."""
+    """C^q, C^0 and the effective number, step by step; of many objectives the mean of both ways."""
+    ways: dict[str, tuple[str, ...]] = {ARROWS[way]: (d,) for way, d in DIRECTIONS.items()}
+    if len(group) > TOGETHER:
+        ways = {"mean of both directions": tuple(DIRECTIONS.values())}
     found = {
-        f"{symbol}, {ARROWS[way]}": history.curves(
-            group, "step", _step, lambda line, d=direction, c=count: _count(line, d, c)
+        f"{symbol}, {words}": history.curves(
+            group, "step", _step, partial(_count, directions=directions, count=count)
         )
-        for way, direction in DIRECTIONS.items()
-        for count, (symbol, _) in COUNTS.items()
+        for words, directions in ways.items()
+        for count, symbol in COUNTS.items()
     }
     return _rows(drawer, found, looks, "step", "during training")
 
@@ -162,6 +161,7 @@ def _dev_recall(line: Line, direction: str) -> float | None:
     return float(dev[direction]["recall"]["1"]) if dev else None
 
 
-def _count(line: Line, direction: str, count: str) -> float | None:
-    counts = line.get(direction)
-    return float(counts[count]) if counts else None
+def _count(line: Line, directions: Sequence[str], count: str) -> float | None:
+    counts = [line.get(direction) for direction in directions]
+    values = [float(found[count]) for found in counts if found]
+    return sum(values) / len(values) if values else None

@@ -86,9 +86,11 @@ def _bars_of_all(
     drawer: Drawer, shares: Mapping[str, Floats], ranks: Sequence[str], looks: Looks
 ) -> Plot:
     width = 0.82 / len(shares)
-    with drawer.axes(8.4, 3.0) as axes:
+    with drawer.axes(8, 3) as axes:
         for number, (objective, values) in enumerate(shares.items()):
-            places = np.arange(len(ranks)) + (number - (len(shares) - 1) / 2) * width
+            places: Floats = (
+                np.arange(len(ranks), dtype=np.float64) + (number - (len(shares) - 1) / 2) * width
+            )
             _draw_bars(axes, places, values, 0.9 * width, looks[objective].role)
         _finish_bars(axes, shares, ranks)
         first = [f"{name} {v.mean(0)[0]:.1f} %" for name, v in shares.items()]
@@ -100,7 +102,7 @@ def _bars_one_each(
     drawer: Drawer, shares: Mapping[str, Floats], ranks: Sequence[str], looks: Looks
 ) -> list[Plot]:
     plots = []
-    places = np.arange(len(ranks))
+    places = np.arange(len(ranks), dtype=np.float64)
     of_all = np.mean([values.mean(0) for values in shares.values()], axis=0)
     for objective, values in shares.items():
         with drawer.axes() as axes:
@@ -108,6 +110,7 @@ def _bars_one_each(
             axes.plot(places, of_all, "_", color=ink("ink"), markersize=17, markeredgewidth=1.2)
             _finish_bars(axes, shares, ranks)
             axes.tick_params(axis="x", labelrotation=45, labelsize=8)
+            axes.set_xlabel("")
             told = f"{values.mean(0)[0]:.1f} % at rank 1, {of_all[0]:.1f} % in the mean of all"
             svg = drawer.svg(axes, f"Share of pairs by cross-retrieval rank, {objective}: {told}.")
             plots.append(Plot(objective, svg, objective))
@@ -119,8 +122,7 @@ def _draw_bars(axes: Axes, places: Floats, values: Floats, width: float, role: s
     axes.bar(places, mean, width, color=ink(role), alpha=0.85)
     if len(values) > 1:
         reach = np.stack([mean - values.min(0), values.max(0) - mean])
-        style = {"fmt": "none", "ecolor": ink("ink"), "elinewidth": 1.0, "capsize": 2.0}
-        axes.errorbar(places, mean, reach, **style)
+        axes.errorbar(places, mean, reach, fmt="none", ecolor=ink("ink"), elinewidth=1, capsize=2)
 
 
 def _finish_bars(axes: Axes, shares: Mapping[str, Floats], ranks: Sequence[str]) -> None:

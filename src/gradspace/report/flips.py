@@ -38,7 +38,8 @@ def queries_by_outcome(sides: Sequence[RunResults]) -> dict[str, dict[str, list[
     """i2t, t2i -> outcome -> queries, of one or two runs; those without a positive are in none."""
     if len(sides) == 1:
         return {way: _right_and_wrong(ranks) for way, ranks in sides[0].ranks.items()}
-    found = find_flips(*sides)
+    first, second = sides
+    found = find_flips(first, second)
     return {
         way: {
             "only-a": flips.only_first.tolist(),

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from gradspace.comparison.entries import Entry, Group
 
-MOST_POINTS = 60
+MOST_POINTS = 40
 """Of a curve; more neighbours are averaged into one point."""
 
 Line = Mapping[str, Any]

@@ -47,6 +47,14 @@ STYLE: dict[Any, Any] = {
     "lines.solid_capstyle": "round",
 }
 
+SHORT = {
+    'style="fill:none;stroke:var(--line);stroke-width:0.8;stroke-linecap:round"': 'class="rule"',
+    'style="fill:var(--shade);stroke:var(--shade);stroke-width:0.8"': 'class="tick"',
+    'style="font-size:9px;text-anchor:end;fill:var(--muted)"': 'class="end"',
+    'style="font-size:9px;text-anchor:middle;fill:var(--muted)"': 'class="middle"',
+}
+"""What most of a figure's bytes would be, and what report.css calls it."""
+
 WIDTH, HEIGHT = 3.5, 2.4
 """Inches of a plot; the page shows one at 260 to 400 pixels."""
 
@@ -135,6 +143,8 @@ def _smaller(text: str) -> str:
     text = re.sub(r' transform="rotate\(-0 [^"]*"', "", text)
     text = re.sub(r' (?:d|x|y|width|height|transform)="[^"]*"', _rounded, text)
     text = re.sub(r' style="[^"]*"', lambda m: m[0].replace(": ", ":").replace("; ", ";"), text)
+    for long, short in SHORT.items():
+        text = text.replace(long, short)
     return _without_bare_groups(re.sub(r">\s+<", "><", text)).strip()
 
 

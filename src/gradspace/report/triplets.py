@@ -20,11 +20,14 @@ from gradspace.report.svg import Drawer, Plot, crosses, dots
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-SIDE = 161
+SIDE = 121
 """Points of the surface in a row."""
-MOST_EARLY, MOST_LATE = 150, 400
+MOST_EARLY, MOST_LATE = 120, 300
 BLUE = (0.11, 0.42, 0.69)
 """Of the greatest weight; a lesser one lets more of the paper through, light or dark."""
+
+LEVELS = 64
+"""Of opacity: more are not seen and take space."""
 
 Triplets = Sequence[Sequence[float]]
 
@@ -34,7 +37,8 @@ def triplet_plots(drawer: Drawer, history: History, group: Group) -> list[Plot]:
     first = {name: min(seeds, key=lambda entry: entry.seed) for name, seeds in group.items()}
     triplets = {name: _early_and_late(history, entry) for name, entry in first.items()}
     everything = [pair for both in triplets.values() for part in both for pair in part]
-    low = -1.0 if np.mean([min(pair) < -0.5 for pair in everything] or [0]) > 0.01 else -0.5
+    far = sum(min(pair) < -0.5 for pair in everything)
+    low = -1.0 if far > 0.01 * len(everything) else -0.5
     return [
         _plot(drawer, name, build_objective(entry.run.recipe()), *triplets[name], low)
         for name, entry in first.items()
@@ -68,6 +72,7 @@ def _plot(
         axes.set(xlim=(low, 1), ylim=(low, 1), xticks=ticks, yticks=ticks)
         axes.set(xlabel="score of the positive", ylabel="score of the hardest negative")
         kind = "triplet weight T" if isinstance(objective, Goal) else "weight of the negative"
+        least = least if least > most / 1000 else 0
         told = f"{kind}: {least:.2g} (pale) to {most:.2g} (blue)"
         moved = f"Its triplets start around {_centre(early)} and end around {_centre(late)}."
         svg = drawer.svg(axes, f"Triplet diagram of {name}; {told}. {moved}")
@@ -81,8 +86,9 @@ def _draw_surface(axes: Axes, objective: Objective, low: float) -> tuple[float, 
     weight = triplet_surface(objective, p, n).numpy()
     least, most = float(weight.min()), float(weight.max())
     share = (weight - least) / ((most - least) or 1)
-    pixels = np.dstack([np.full_like(share, part) for part in BLUE] + [0.06 + 0.7 * share])
-    axes.imshow(pixels, origin="lower", extent=(low, 1, low, 1), aspect="equal")
+    opacity = 0.05 + 0.6 * np.round(share * LEVELS) / LEVELS
+    pixels = np.dstack([np.full_like(share, part) for part in BLUE] + [opacity])
+    axes.imshow(pixels, origin="lower", extent=(low, 1, low, 1), interpolation="none")
     if most > least:
         parts = (0.5,) if len(np.unique(weight)) == 2 else (0.1, 0.3, 0.5, 0.7, 0.9)
         levels = [least + (most - least) * part for part in parts]

@@ -18,7 +18,7 @@ from markupsafe import Markup
 from gradspace.comparison.compare import Findings
 from gradspace.comparison.entries import Entry, Group, grouped
 from gradspace.files import write_atomically
-from gradspace.report.curves import count_rows, learning_rows
+from gradspace.report.curves import TOGETHER, count_rows, learning_rows
 from gradspace.report.differences import make_forest
 from gradspace.report.distributions import cross_rank_rows, score_plots
 from gradspace.report.examples import ExampleMaker
@@ -32,8 +32,8 @@ from gradspace.system import default_device
 
 MOST_EXAMPLES, ALL_EXAMPLES = 12, 24
 """Queries per direction, of one dataset and model and of all: pictures are most of the file."""
-MOST_PLOTTED = 24
-"""Objectives of a group that are drawn: those with the highest rsum."""
+MOST_DRAWN = 36
+"""Objectives that are drawn, over all groups: those with the highest rsum."""
 
 LONG = 280
 """Letters of a verdict that can still be read at a glance."""
@@ -84,6 +84,7 @@ def write_report(
             notes=notes,
             failed=failed,
             looks=contents.looks,
+            left_out=contents.left_out,
             sections=contents.sections(),
             pictures=contents.examples.thumbnails.pictures,
             made=provenance(entries),
@@ -106,12 +107,20 @@ class _Contents:
     ) -> None:
         self.findings = findings
         self.groups = groups
+        self.most_drawn = max(TOGETHER, MOST_DRAWN // len(groups))
         self.looks = looks_of(entry.objective for entry in entries)
         self.history = History(entries)
         self.drawer = Drawer()
         self.examples = ExampleMaker(device, min(MOST_EXAMPLES, ALL_EXAMPLES // len(groups) or 1))
         self._progress = progress
         self._done = 0
+
+    @property
+    def left_out(self) -> str:
+        """A sentence on the objectives that are not drawn."""
+        if all(len(group) <= self.most_drawn for group in self.groups.values()):
+            return ""
+        return f"Drawn are the {self.most_drawn} objectives with the highest mean rsum."
 
     def sections(self) -> dict[str, list[Part]]:
         """Section -> its parts, one for every dataset and model."""
@@ -128,7 +137,7 @@ class _Contents:
             "recipes": lambda _, group: recipes_of(group),
         }
         total = len(makers) * len(self.groups)
-        drawn = {key: _best_of(group) for key, group in self.groups.items()}
+        drawn = {key: _best_of(group, self.most_drawn) for key, group in self.groups.items()}
         found: dict[str, list[Part]] = {}
         for name, make in makers.items():
             whole = name in ("differences", "cocos", "examples", "recipes")
@@ -159,10 +168,10 @@ def _label(key: tuple[str, str]) -> str:
     return f"{model}, {dataset}"
 
 
-def _best_of(group: Group) -> Group:
+def _best_of(group: Group, most: int) -> Group:
     """The objectives that are drawn, in their order."""
     means = {o: np.mean([e.results.metrics["rsum"] for e in seeds]) for o, seeds in group.items()}
-    best = sorted(group, key=lambda objective: -means[objective])[:MOST_PLOTTED]
+    best = sorted(group, key=lambda objective: -means[objective])[:most]
     return {objective: seeds for objective, seeds in group.items() if objective in best}
 
 

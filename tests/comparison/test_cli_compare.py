@@ -1,0 +1,97 @@
+"""`gradspace compare`, `report` and `analyse run | flips` as a user types them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from small_runs import train_small
+from typer.testing import CliRunner
+
+from gradspace.cli import app
+from gradspace.comparison.results import load_table
+
+ROOT = Path(__file__).parents[2]
+STUDY = """
+title = "Margins"
+seeds = 1
+metrics = ["rsum"]
+[recipe.training]
+epochs = 1
+batch_size = 32
+[datasets.scenes]
+regions = { source = "scenes", num_train = 64, num_dev = 40, num_test = 40 }
+[models."VSE++"]
+reads = "regions"
+model = { name = "vse++", width = 32, word_width = 16 }
+[objectives.triplet]
+[parameters]
+"objective.margin" = [0.1, 0.4]
+"training.learning_rate" = [1e-3, 1e-2]
+"""
+
+
+def run(*arguments: str | Path) -> str:
+    done = CliRunner().invoke(app, [str(a) for a in arguments], env={"COLUMNS": "300"})
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return done.output
+
+
+@pytest.mark.parametrize("recipe", ["icr-table1", "goal-table3", "goal-table5", "aoq-table1"])
+def test_check_says_what_is_missing_and_where_it_goes(recipe: str, tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["compare", f"{ROOT}/recipes/{recipe}.toml", "--check"])
+    assert done.exit_code == 1
+    assert "missing" in done.output
+    needs = json.loads(run("compare", f"{ROOT}/recipes/{recipe}.toml", "--check", "--json"))
+    assert all(need["about"] for need in needs), "every need has a sentence"
+    assert run("compare", f"{ROOT}/recipes/{recipe}.toml", "--data", "scenes", "--check").endswith(
+        f"nothing is missing; paths are relative to {Path.cwd()}\n"
+    )
+
+
+def test_nothing_is_trained_while_files_are_missing(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"needs data/flickr30k.*and 5 more are missing.*--check"):
+        run("compare", ROOT / "recipes/icr-table1.toml", "--out", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(ValueError, match="nowhere does not exist"):
+        run("compare", ROOT / "recipes/icr-table1.toml", "--data", tmp_path / "nowhere")
+
+
+@pytest.mark.slow
+def test_a_study_ends_with_the_best_point_and_a_map(tmp_path: Path) -> None:
+    recipe, out = tmp_path / "study.toml", tmp_path / "out"
+    recipe.write_text(STUDY)
+    output = run("compare", recipe, "--out", out)
+    rows, _ = load_table(out / "results.parquet")
+    found = {row.objective: row.value for row in rows if row.metric == "rsum"}
+    assert {row.split for row in rows} == {"dev", "train"}, "test stays unseen"
+    assert len(found) == 4
+    best = max(found, key=lambda label: found[label])
+    assert f"best on dev: triplet with {best.removeprefix('triplet ')}" in output
+    assert "--objective triplet --set objective.margin=" in output
+    with Image.open(out / "study.png") as picture:
+        assert len(np.unique(np.asarray(picture.convert("L")))) > 20
+    assert (out / "report.html").is_file()
+
+
+@pytest.mark.slow
+def test_runs_that_were_trained_one_by_one(tmp_path: Path) -> None:
+    first = train_small(tmp_path / "first", objective={"name": "triplet"}, training={"epochs": 1})
+    second = train_small(tmp_path / "second", objective={"name": "nt-xent"})
+    third = train_small(tmp_path / "third", objective={"name": "nt-xent"}, data={"num_test": 30})
+    page = tmp_path / "page.html"
+    assert run("report", first.folder, second.folder, "--out", page) == f"wrote {page}\n"
+    assert "nt-xent" in page.read_text()
+    assert "C^q" in run("analyse", "run", first.folder, second.folder)
+    flips = json.loads(run("analyse", "flips", first.folder, second.folder, "--json"))
+    assert sum(len(queries) for queries in flips["i2t"].values()) == 40
+    told = run("analyse", "flips", first.folder, second.folder, "--k", "5")
+    assert f"only by {first.folder}" in told
+    with pytest.raises(ValueError, match="runs from different test sets cannot be compared"):
+        run("report", first.folder, third.folder, "--out", tmp_path / "none.html")
+    with pytest.raises(ValueError, match="is neither a run"):
+        run("report", tmp_path)
