@@ -24,7 +24,7 @@ RECIPE = """
 title = "Two objectives"
 seeds = 1
 [recipe.training]
-epochs = 3
+epochs = 12
 batch_size = 16
 learning_rate = 1e-3
 save_every = 3
@@ -89,9 +89,11 @@ def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     return process.returncode, output, errors
 
 
-def wait_for(run: Run, process: subprocess.Popen[str]) -> None:
+def wait_for_work(run: Run, process: subprocess.Popen[str]) -> None:
+    """Until the run has saved something new."""
     deadline = time.monotonic() + 120
-    while not run.last.exists():
+    before = run.last.stat().st_mtime_ns if run.last.exists() else 0
+    while not run.last.exists() or run.last.stat().st_mtime_ns == before:
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -118,13 +120,13 @@ def test_stopped_killed_and_extended_it_ends_with_the_same_table(tmp_path: Path)
     out = tmp_path / "stopped"
     triplet = Run(out / "runs/scenes/VSE++/triplet/seed-0")
     process = start(recipe, out)
-    wait_for(triplet, process)
+    wait_for_work(triplet, process)
     process.send_signal(signal.SIGINT)
     code, output, errors = finish(process)
     assert code in (1, 130), (output, errors)
     assert "the same command goes on from here" in output + errors
     process = start(recipe, out)
-    wait_for(triplet, process)
+    wait_for_work(triplet, process)
     workers = children(process.pid)
     assert workers
     process.kill()

@@ -163,10 +163,8 @@ class Runner:
 
     def _end(self) -> None:
         for worker in self.workers:
-            if worker.process.is_alive() and worker.job is None:
-                worker.connection.send(None)
-            elif worker.process.is_alive():
+            worker.connection.close()  # which an idle worker takes as the end
+            if worker.job is not None:
                 worker.process.kill()
             worker.process.join()
-            worker.connection.close()
         self.workers.clear()

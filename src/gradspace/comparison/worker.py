@@ -63,14 +63,15 @@ class Stopped:
 
 
 def work(connection: Connection, device: torch.device, threads: int) -> None:
-    """Do what comes in until nothing does; the process ends when nobody listens any more."""
+    """Do what comes in; the process ends when nobody listens any more."""
     os.setpgrp()  # Ctrl-C is for the one that started this process, and hands it on
     torch.set_num_threads(threads)
     if device.type == "cuda":
         torch.cuda.set_device(device)
     opened: dict[str, Dataset] = {}
     try:
-        while (task := connection.recv()) is not None:
+        while True:
+            task: Task = connection.recv()
             try:
                 done = complete(task, device, connection, opened)
             except BrokenPipeError:

@@ -52,11 +52,13 @@ class Forest:
 
     @property
     def sentence(self) -> str:
-        apart = [row for row in self.rows if row.told_apart]
-        return (
-            f"{len(apart)} of {len(self.rows)} objectives can be told apart from {self.best}, "
-            f"which has the highest mean {self.metric} ({self.best_mean:.1f})."
-        )
+        """The best, and how many are certainly behind it."""
+        apart, others = sum(row.told_apart for row in self.rows), len(self.rows)
+        lead = f"{self.best} has the highest mean {self.metric} ({self.best_mean:.1f})"
+        if others == 1:
+            return f"{lead}; the other objective can{'' if apart else 'not'} be told apart from it."
+        many = {0: "none", others: "all"}.get(apart, str(apart))
+        return f"{lead}; {many} of the {others} others can be told apart from it."
 
 
 def main_metric(tests: Tests, dataset: str, model: str) -> str | None:

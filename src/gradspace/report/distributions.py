@@ -85,12 +85,10 @@ def cross_rank_rows(drawer: Drawer, group: Group, looks: Looks) -> list[PlotRow]
 def _bars_of_all(
     drawer: Drawer, shares: Mapping[str, Floats], ranks: Sequence[str], looks: Looks
 ) -> Plot:
-    width = 0.82 / len(shares)
+    width, middles = 0.82 / len(shares), np.arange(len(ranks), dtype=np.float64)
     with drawer.axes(8, 3) as axes:
         for number, (objective, values) in enumerate(shares.items()):
-            places: Floats = (
-                np.arange(len(ranks), dtype=np.float64) + (number - (len(shares) - 1) / 2) * width
-            )
+            places = middles + (number - (len(shares) - 1) / 2) * width
             _draw_bars(axes, places, values, 0.9 * width, looks[objective].role)
         _finish_bars(axes, shares, ranks)
         first = [f"{name} {v.mean(0)[0]:.1f} %" for name, v in shares.items()]

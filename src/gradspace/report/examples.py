@@ -114,7 +114,9 @@ class ExampleMaker:
             embedded = [self._embed(*pair) for pair in zip(sides, splits, strict=True)]
         except Exception as error:  # of any kind: the numbers are there, and so must be the report
             reason = " ".join(str(error).split()) or type(error).__name__
-            return Examples(sides, flips, problem=f"There are no examples here: {reason}.")
+            return Examples(
+                sides, flips, problem=f"There are no examples here: {reason.rstrip('.')}."
+            )
         examples = [
             self._example(way, query, sides, splits[0], embedded)
             for way, found in chosen.items()

@@ -39,25 +39,26 @@ DARK = {
 }
 
 OBJECTIVE_LIGHT = (
-    "#0067b1",
-    "#c94f08",
-    "#00805e",
-    "#b0418a",
-    "#8a6a00",
-    "#4f9fd6",
-    "#5a3fb0",
+    "#155baa",
+    "#c74d06",
+    "#008360",
+    "#be509c",
+    "#ad8d43",
+    "#3c9ad5",
+    "#5f49c7",
     "#5c6670",
 )
 OBJECTIVE_DARK = (
     "#58aef2",
-    "#ff8f50",
-    "#35c99b",
-    "#ee94cb",
+    "#f38953",
+    "#50dba8",
+    "#fc9bce",
     "#e3bb3f",
-    "#a9dcfa",
-    "#a592f5",
-    "#a3aeb9",
+    "#ace0ff",
+    "#8d8dfe",
+    "#909da7",
 )
+"""Searched for: any two differ for every kind of colour blindness, and all can be seen."""
 
 MARKERS = {
     "o": "M13 6a4 4 0 1 0 8 0a4 4 0 1 0 -8 0z",

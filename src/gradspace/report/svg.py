@@ -139,7 +139,7 @@ def _smaller(text: str) -> str:
     text = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", text, flags=re.DOTALL)
     text = re.sub(r'<path d="[^"]*" style="fill: none"/>', "", text)  # empty backgrounds
     text = re.sub(r"font: ([\d.]+px)[^;\"]*", r"font-size:\1", text)
-    text = re.sub(r"font-family: [^;\"]*; ", "", text)
+    text = re.sub(r"font-family: [^;\"]*; |image-rendering:[^;\"]*;?", "", text)
     text = re.sub(r' transform="rotate\(-0 [^"]*"', "", text)
     text = re.sub(r' (?:d|x|y|width|height|transform)="[^"]*"', _rounded, text)
     text = re.sub(r' style="[^"]*"', lambda m: m[0].replace(": ", ":").replace("; ", ";"), text)

@@ -159,7 +159,7 @@ def _part(
     try:
         return Part(label, make(key, group))
     except Exception as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
+        reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
         return Part(label, None, f"This could not be made: {reason}.")
 
 

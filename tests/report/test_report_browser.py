@@ -1,0 +1,273 @@
+"""The page in a real browser: quiet, complete, usable by keyboard, on a phone, in print."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import shutil
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+from report.conftest import Reported
+from selenium import webdriver
+from selenium.webdriver import ActionChains, Keys
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.by import By
+
+CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+pytestmark = pytest.mark.skipif(
+    not (CHROMIUM and DRIVER), reason="needs chromium and chromedriver on the PATH"
+)
+FLAGS = (
+    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --hide-scrollbars "
+    "--disable-background-networking --disable-component-update --disable-sync"
+)
+
+CONTRASTS = """
+const canvas = document.createElement("canvas").getContext("2d", {willReadFrequently: true});
+const rgba = (colour) => {
+  canvas.clearRect(0, 0, 1, 1);
+  canvas.fillStyle = colour;
+  canvas.fillRect(0, 0, 1, 1);
+  return [...canvas.getImageData(0, 0, 1, 1).data];
+};
+const luminance = ([r, g, b]) => {
+  const linear = [r, g, b].map((v) => v / 255)
+    .map((v) => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+  return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2];
+};
+const behind = (element) => {
+  for (let e = element; e; e = e.parentElement) {
+    const colour = rgba(getComputedStyle(e).backgroundColor);
+    if (colour[3] === 255) return colour;
+  }
+  return [255, 255, 255, 255];
+};
+const found = [];
+for (const element of document.querySelectorAll("body *")) {
+  const own = [...element.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim());
+  if (!own || !element.checkVisibility() || element.closest(".unseen, .skip, script")) continue;
+  const style = getComputedStyle(element);
+  const colour = rgba(element.ownerSVGElement ? style.fill : style.color);
+  const pair = [luminance(colour), luminance(behind(element))].sort((a, b) => b - a);
+  found.push([(pair[0] + 0.05) / (pair[1] + 0.05), element.textContent.trim().slice(0, 40)]);
+}
+return found;
+"""
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
+    assert CHROMIUM
+    assert DRIVER
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM
+    for flag in (*FLAGS.split(), f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SE_OFFLINE", "true")
+        found = webdriver.Chrome(options=options, service=Service(executable_path=DRIVER))
+    yield found
+    found.quit()
+
+
+@pytest.fixture
+def opened(browser: webdriver.Chrome, reported: Reported) -> webdriver.Chrome:
+    """The page anew, light, on a screen of a usual size."""
+    prefer(browser, "light")
+    resize(browser, 1280)
+    browser.get(reported.path.as_uri())
+    return browser
+
+
+def prefer(browser: webdriver.Chrome, theme: str) -> None:
+    features = [
+        {"name": "prefers-color-scheme", "value": theme},
+        {"name": "prefers-reduced-motion", "value": "reduce"},
+    ]
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+
+
+def resize(browser: webdriver.Chrome, width: int) -> None:
+    size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 500}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+
+
+def ask(browser: webdriver.Chrome, script: str) -> Any:
+    return browser.execute_script(script)
+
+
+def shown(browser: webdriver.Chrome) -> list[tuple[str, str]]:
+    """(direction, outcome) of the examples that can be seen."""
+    cards = browser.find_elements(By.CSS_SELECTOR, ".example")
+    return [
+        (str(card.get_attribute("data-way")), str(card.get_attribute("data-outcome")))
+        for card in cards
+        if card.is_displayed()
+    ]
+
+
+def count(browser: webdriver.Chrome) -> str:
+    return browser.find_element(By.CSS_SELECTOR, ".controls output").text
+
+
+def choose(browser: webdriver.Chrome, value: str) -> None:
+    browser.find_element(By.CSS_SELECTOR, f'.controls input[value="{value}"]').click()
+
+
+def background(browser: webdriver.Chrome) -> str:
+    return str(ask(browser, "return getComputedStyle(document.body).backgroundColor"))
+
+
+def test_it_opens_quietly_and_asks_for_nothing(
+    browser: webdriver.Chrome, reported: Reported
+) -> None:
+    browser.get("about:blank")
+    for kind in ("browser", "performance"):
+        browser.get_log(kind)  # type: ignore[no-untyped-call]  # of what the browser opened itself
+    browser.get(reported.path.as_uri())
+    said = browser.get_log("browser")  # type: ignore[no-untyped-call]
+    assert not [line for line in said if line["level"] in ("WARNING", "SEVERE")]
+    asked = ask(browser, "return performance.getEntriesByType('resource').map((e) => e.name)")
+    events = browser.get_log("performance")  # type: ignore[no-untyped-call]
+    messages = [json.loads(line["message"])["message"] for line in events]
+    asked += [
+        message["params"]["request"]["url"]
+        for message in messages
+        if message["method"] == "Network.requestWillBeSent"
+    ]
+    assert asked
+    assert not [url for url in asked if not url.startswith(("file:", "data:"))]
+
+
+def test_all_pictures_are_there(opened: webdriver.Chrome) -> None:
+    widths = ask(opened, "return [...document.images].map((i) => [i.naturalWidth, i.alt])")
+    assert len(widths) > 20
+    assert all(width > 0 and alt for width, alt in widths)
+
+
+def test_ids_and_headings_and_landmarks(opened: webdriver.Chrome) -> None:
+    ids = ask(opened, "return [...document.querySelectorAll('[id]')].map((e) => e.id)")
+    assert len(ids) == len(set(ids))
+    levels = ask(
+        opened,
+        "return [...document.querySelectorAll('h1,h2,h3,h4')].map((h) => Number(h.tagName[1]))",
+    )
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(after <= before + 1 for before, after in pairwise(levels))
+    for landmark in ("header", "nav", "main", "footer"):
+        assert len(opened.find_elements(By.CSS_SELECTOR, f"body {landmark}")) == 1
+    unlabelled = "return [...document.querySelectorAll('input')].filter((i) => !i.labels[0]).length"
+    assert ask(opened, unlabelled) == 0
+
+
+def test_filters_and_directions(opened: webdriver.Chrome) -> None:
+    everything = shown(opened)
+    assert {way for way, _ in everything} == {"t2i"}
+    assert count(opened) == f"{len(everything)} of {len(everything)} shown"
+    for value in ("only-a only-b", "only-a", "only-b"):
+        choose(opened, value)
+        wanted = [pair for pair in everything if pair[1] in value.split()]
+        assert shown(opened) == wanted
+        assert count(opened) == f"{len(wanted)} of {len(everything)} shown"
+    choose(opened, "i2t")
+    assert set(shown(opened)) <= {("i2t", "only-b")}
+    empty = opened.find_element(By.CSS_SELECTOR, ".empty")
+    assert empty.is_displayed() == (not shown(opened))
+
+
+def test_the_right_ones_are_marked_in_words(opened: webdriver.Chrome) -> None:
+    marked = opened.find_elements(By.CSS_SELECTOR, ".example.t2i li.right")
+    assert marked
+    assert all("right" in item.text for item in marked if item.is_displayed())
+    outline = "return getComputedStyle(document.querySelector('.pictures .right img')).outlineStyle"
+    assert ask(opened, outline) == "solid"
+
+
+def test_the_theme_follows_the_system_and_the_button(opened: webdriver.Chrome) -> None:
+    light = background(opened)
+    button = opened.find_element(By.ID, "theme")
+    assert button.accessible_name == "Change to the dark theme"
+    button.click()
+    dark = background(opened)
+    assert dark != light
+    assert button.accessible_name == "Change to the light theme"
+    button.click()
+    assert background(opened) == light
+    opened.refresh()
+    prefer(opened, "dark")
+    assert background(opened) == dark
+    opened.find_element(By.ID, "theme").click()
+    assert background(opened) == light
+
+
+def test_everything_by_keyboard(opened: webdriver.Chrome) -> None:
+    def press(*keys: str) -> None:
+        ActionChains(opened).send_keys(*keys).perform()
+
+    press(Keys.TAB)
+    assert opened.switch_to.active_element.text == "Skip to the results"
+    press(Keys.TAB)
+    assert opened.switch_to.active_element.get_attribute("id") == "theme"
+    outline = "return getComputedStyle(document.activeElement).outlineStyle"
+    assert ask(opened, outline) == "solid", "one must see where one is"
+    light = background(opened)
+    press(Keys.SPACE)
+    assert background(opened) != light
+    ask(opened, "document.querySelector('#examples .scroll').focus()")
+    press(Keys.TAB)
+    press(Keys.ARROW_RIGHT)
+    assert {way for way, _ in shown(opened)} == {"i2t"}
+    press(Keys.TAB)
+    press(Keys.ARROW_RIGHT)
+    assert {outcome for _, outcome in shown(opened)} <= {"only-a", "only-b"}
+    assert ask(opened, "return document.activeElement.value") == "only-a only-b"
+    summary = opened.find_element(By.CSS_SELECTOR, "#made summary")
+    ask(opened, "document.querySelector('#made summary').focus()")
+    press(Keys.ENTER)
+    assert summary.find_element(By.XPATH, "..").get_attribute("open") is not None
+
+
+@pytest.mark.parametrize("width", [360, 768, 1280])
+def test_no_sideways_scrolling(opened: webdriver.Chrome, width: int) -> None:
+    resize(opened, width)
+    for way in ("i2t", "t2i"):
+        choose(opened, way)
+        assert ask(opened, "return document.documentElement.scrollWidth") <= width
+    tables = "return [...document.querySelectorAll('.scroll')].filter((e) => e.tabIndex !== 0)"
+    assert not ask(opened, f"{tables}.length"), "what scrolls can be scrolled by keyboard"
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_text_can_be_read(opened: webdriver.Chrome, theme: str) -> None:
+    prefer(opened, theme)
+    ask(opened, "document.querySelectorAll('details').forEach((d) => { d.open = true; })")
+    contrasts = ask(opened, CONTRASTS)
+    assert len(contrasts) > 200
+    assert not [(ratio, text) for ratio, text in contrasts if ratio < 4.5]
+
+
+def test_it_prints(opened: webdriver.Chrome) -> None:
+    opened.find_element(By.ID, "theme").click()
+    printed = opened.execute_cdp_cmd("Page.printToPDF", {"printBackground": True})
+    document = base64.b64decode(printed["data"])
+    assert document.startswith(b"%PDF")
+    assert document.rstrip().endswith(b"%%EOF")
+    opened.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    assert ask(opened, "return getComputedStyle(document.querySelector('nav')).display") == "none"
+    assert background(opened) == "rgb(255, 255, 255)", "paper is white whatever the screen was"
+
+
+def test_a_picture_of_it(opened: webdriver.Chrome, tmp_path: Path) -> None:
+    path = tmp_path / "report.png"
+    assert opened.save_screenshot(str(path))
+    colours = Image.open(io.BytesIO(path.read_bytes())).convert("RGB").getcolors(1 << 20)
+    assert colours is not None
+    assert len(colours) > 50
