@@ -12,10 +12,12 @@ from gradspace.execution.block import Executor
 from gradspace.execution.choice import Execution, choose_executor
 from gradspace.execution.distributed import Items, Processes
 from gradspace.execution.scaled import NO_PAIR, both_ways
+from gradspace.execution.statistics import OfflineScores
 from gradspace.execution.tiles import as_computed
 from gradspace.memory import Memory
 from gradspace.objectives import Objective, objective
 from gradspace.objectives.contract import Reduction
+from gradspace.offline import Offline
 from gradspace.positives import Ids, match_ids, match_positions, stable_ids
 
 Choice = TypeVar("Choice", bound=str)
@@ -26,6 +28,9 @@ class RetrievalLoss(nn.Module):
 
     Inputs: `images` [n, d] and `texts` [m, d]; `image_ids` and `text_ids` say what belongs together
     (equal ids). Without ids, image i belongs to text i.
+
+    `offline` brings negatives that were mined for every pair (image i, text i): terms of an
+    objective that has such, further candidates of every query to any other.
 
     Under torch.distributed every process passes its own images and texts, few, many or none: the
     batch is that of all processes, the value is the same in each, and the gradient is such that the
@@ -82,26 +87,33 @@ class RetrievalLoss(nn.Module):
         texts: Tensor,
         image_ids: Ids | None = None,
         text_ids: Ids | None = None,
+        offline: Offline | None = None,
     ) -> Tensor:
         processes = Processes.current()
         if processes.number == 1:
-            self._check(images, texts, image_ids, text_ids)
+            self._check(images, texts, image_ids, text_ids, offline)
         else:
-            self._check_everywhere(processes, images, texts, image_ids, text_ids)
+            self._check_everywhere(processes, images, texts, image_ids, text_ids, offline)
         with torch.autocast(images.device.type, enabled=False):
             if self.normalize:
-                images = nn.functional.normalize(as_computed(images), dim=1)
-                texts = nn.functional.normalize(as_computed(texts), dim=1)
-            alone = processes.number == 1 and self.memory is None
+                images, texts = _unit(images), _unit(texts)
+                offline = offline and offline.each(_unit)
+            as_terms = offline.scores(images, texts) if offline and self._has_terms else None
+            alone = processes.number == 1 and self.memory is None and (not offline or as_terms)
             if torch.compiler.is_compiling() and alone:
-                return self._dense(images, texts, image_ids, text_ids)
-            executor = choose_executor(self.execution, self.tile, images, texts, alone=alone)
+                return self._dense(images, texts, image_ids, text_ids, as_terms)
+            executor = choose_executor(self.execution, self.tile, images, texts, alone=bool(alone))
             if executor is None:
-                return self._dense(images, texts, image_ids, text_ids)
+                return self._dense(images, texts, image_ids, text_ids, as_terms)
             by_position = image_ids is None or text_ids is None or self.positives == "position"
             ids = self._integer_ids(images, texts, image_ids, text_ids, processes)
             sides = Items(images, ids[0]), Items(texts, ids[1])
-            return self._scaled(*sides, executor, processes, by_position)
+            extra = offline.items(by_position) if offline and not as_terms else None
+            return self._scaled(*sides, executor, processes, by_position, as_terms, extra)
+
+    @property
+    def _has_terms(self) -> bool:
+        return self.objective.uses_offline
 
     def extra_repr(self) -> str:
         return f"{self.objective}, reduction={self.reduction!r}, normalize={self.normalize}"
@@ -109,7 +121,12 @@ class RetrievalLoss(nn.Module):
     # --- executions -----------------------------------------------------------------------------
 
     def _dense(
-        self, images: Tensor, texts: Tensor, image_ids: Ids | None, text_ids: Ids | None
+        self,
+        images: Tensor,
+        texts: Tensor,
+        image_ids: Ids | None,
+        text_ids: Ids | None,
+        offline: tuple[OfflineScores, OfflineScores] | None,
     ) -> Tensor:
         """With the whole score matrix in memory."""
         if image_ids is None or text_ids is None or self.positives == "position":
@@ -120,9 +137,11 @@ class RetrievalLoss(nn.Module):
             if not torch.compiler.is_compiling() and not image_to_text.valid.any():
                 raise ValueError(NO_PAIR)
         scores = as_computed(images) @ as_computed(texts).t()
+        of_images, of_texts = offline or (None, None)
+        by_image = self.objective(scores, image_to_text, of_images)
+        by_text = self.objective(scores.t(), text_to_image, of_texts)
         return self._reduce(
-            (self.objective(scores, image_to_text), image_to_text.any_valid.sum()),
-            (self.objective(scores.t(), text_to_image), text_to_image.any_valid.sum()),
+            (by_image, image_to_text.any_valid.sum()), (by_text, text_to_image.any_valid.sum())
         )
 
     def _scaled(
@@ -132,8 +151,10 @@ class RetrievalLoss(nn.Module):
         executor: Executor,
         processes: Processes,
         by_position: bool,
+        offline: tuple[OfflineScores, OfflineScores] | None,
+        extra: tuple[Items, Items] | None,
     ) -> Tensor:
-        """Without the score matrix, with the other processes and with the memory.
+        """Without the score matrix, with the other processes, the memory and mined negatives.
 
         The total over the processes is what each returns. Backward sums the gradients that all of
         them start with, and so multiplies by their number, which the mean over them takes back.
@@ -146,6 +167,8 @@ class RetrievalLoss(nn.Module):
             processes=processes,
             aligned=by_position and processes.number == 1,
             memory=self.memory.recall(images.embeddings) if self.memory else None,
+            extra=extra,
+            offline=offline,
         )
         if self.memory and self.training:
             now = [processes.gather_items(items) for items in (images, texts)]
@@ -182,9 +205,12 @@ class RetrievalLoss(nn.Module):
         texts: Tensor,
         image_ids: Ids | None,
         text_ids: Ids | None,
+        offline: Offline | None,
         may_be_empty: bool = False,
     ) -> None:
         check_embeddings(images, texts, may_be_empty=may_be_empty)
+        if offline is not None:
+            offline.check(images, texts)
         if (image_ids is None) != (text_ids is None):
             missing = "image_ids" if image_ids is None else "text_ids"
             raise ValueError(f"{missing} is missing: give the ids of both sides, or of none")
@@ -205,16 +231,22 @@ class RetrievalLoss(nn.Module):
         texts: Tensor,
         image_ids: Ids | None,
         text_ids: Ids | None,
+        offline: Offline | None,
     ) -> None:
         """What is wrong in one process is said by all of them, instead of waiting for it."""
         problem = ""
         try:
-            self._check(images, texts, image_ids, text_ids, may_be_empty=True)
+            self._check(images, texts, image_ids, text_ids, offline, may_be_empty=True)
         except ValueError as error:
             problem = str(error)
         width = images.shape[1] if images.dim() == 2 else None
         kind = f"{' '.join(str(self).split())}, {images.dtype}, width {width}"
+        kind += ", offline negatives" if offline else ""
         processes.agree(kind, problem, images.device)
+
+
+def _unit(embeddings: Tensor) -> Tensor:
+    return nn.functional.normalize(as_computed(embeddings), dim=1)
 
 
 def _as_objective(given: Objective | str) -> Objective:

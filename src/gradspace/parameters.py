@@ -13,6 +13,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 Real = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 Positive = Annotated[float, Field(strict=True, allow_inf_nan=False, gt=0)]
 NonNegative = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=0)]
+Flag = Annotated[bool, Field(strict=True)]
 
 
 def parameters_of(*callables: Callable[..., Any]) -> dict[str, tuple[Any, Any]]:

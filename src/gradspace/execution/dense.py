@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -12,6 +13,7 @@ from gradspace.execution.statistics import (
     LOG_ZERO,
     Hardest,
     LogSumExp,
+    OfflineScores,
     PositiveScores,
     Statistic,
     Sum,
@@ -22,14 +24,19 @@ if TYPE_CHECKING:
     from gradspace.objectives.contract import Objective
 
 
-def row_values(objective: Objective, scores: Tensor, positives: Tensor | Positives) -> Tensor:
+def row_values(
+    objective: Objective,
+    scores: Tensor,
+    positives: Tensor | Positives,
+    offline: OfflineScores | None = None,
+) -> Tensor:
     """The objective's value of every query, [queries], at least float32."""
     check_scores(scores)
     positives = as_positives(positives)
     check_same_shape((scores.shape[0], scores.shape[1]), positives.shape)
     if scores.dtype in (torch.float16, torch.bfloat16):
         scores = scores.float()
-    positive = positive_scores(scores, positives)
+    positive = replace(positive_scores(scores, positives), offline=offline)
     statistics = [reduce(wanted, scores, positives) for wanted in objective.statistics(positive)]
     return objective.value(positive, *statistics).where(positives.any_valid, 0)
 

@@ -8,7 +8,7 @@ A memory of past embeddings adds candidates, and so one more part, to both sides
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -17,7 +17,13 @@ from torch import Tensor
 from gradspace.execution.block import Block, Executor, Found, Result, Wanted, reduce
 from gradspace.execution.distributed import Items, Processes
 from gradspace.execution.pairs import pair_scores
-from gradspace.execution.statistics import Hardest, LogSumExp, PositiveScores, Statistic
+from gradspace.execution.statistics import (
+    Hardest,
+    LogSumExp,
+    OfflineScores,
+    PositiveScores,
+    Statistic,
+)
 from gradspace.execution.tiles import as_computed
 from gradspace.positives import match_ids
 
@@ -40,18 +46,24 @@ def both_ways(
     processes: Processes,
     aligned: bool = False,
     memory: tuple[Items, Items] | None = None,
+    extra: tuple[Items, Items] | None = None,
+    offline: tuple[OfflineScores, OfflineScores] | None = None,
 ) -> tuple[Values, Values]:
     """The values of this process's images and of its texts.
 
     `aligned`: the ids of image i and text i are equal, and all others differ. `memory` holds past
-    images and texts, the same ones in every process: more negatives.
+    images and texts, the same ones in every process: more negatives. So are the `extra` images and
+    texts, which every process has of its own. `offline` goes with its images and its texts.
     """
     past_images, past_texts = memory or (images[:0], texts[:0])
+    if extra is not None:
+        past_images, past_texts = (
+            _both(past, _gathered(own, processes))
+            for past, own in zip((past_images, past_texts), extra, strict=True)
+        )
     counts = processes.exchange([len(images), len(texts)], images.ids.device)
     image_sizes, text_sizes = ([count[side] for count in counts] for side in (0, 1))
-    all_texts = Items(
-        processes.gather(texts.embeddings, text_sizes), processes.gather(texts.ids, text_sizes)
-    )
+    all_texts = _gathered(texts, processes, text_sizes)
     all_image_ids = processes.gather(images.ids, image_sizes)
     pairs = _Pairs.match(all_image_ids, all_texts.ids, image_sizes, processes, aligned)
     ids = (all_image_ids, past_images.ids), (all_texts.ids, past_texts.ids)
@@ -78,6 +90,9 @@ def both_ways(
         by_image, by_text = pairs.both_sides(pairs.gather(own_scores, processes), *ids)
         mine = _only(by_image, processes.part(image_sizes))
     left = iter(listed)
+    if offline is not None:
+        mine = replace(mine, offline=offline[0])
+        by_text = replace(by_text, offline=_of_all(offline[1], processes, text_sizes))
     values_of_images = _values(objective, mine, of_images, left, Processes())
     values_of_texts = _values(objective, by_text, of_texts, left, processes)
     if processes.number > 1:  # backward comes to every exchange, also where nothing depends on it
@@ -104,6 +119,23 @@ def _values(
 
 def _joined(now: Items, past: Items) -> Tensor:
     return torch.cat([now.embeddings, past.embeddings]) if len(past) else now.embeddings
+
+
+def _gathered(own: Items, processes: Processes, sizes: Sequence[int] | None = None) -> Items:
+    """The items of all processes."""
+    if sizes is None:
+        sizes = [size for (size,) in processes.exchange([len(own)], own.ids.device)]
+    return Items(processes.gather(own.embeddings, sizes), processes.gather(own.ids, sizes))
+
+
+def _both(some: Items, more: Items) -> Items:
+    return Items(_joined(some, more), torch.cat([some.ids, more.ids]))
+
+
+def _of_all(own: OfflineScores, processes: Processes, sizes: Sequence[int]) -> OfflineScores:
+    """The scores that go with the texts of all processes."""
+    columns = torch.stack([own.positive, own.negative, own.pair], 1)
+    return OfflineScores(*processes.gather(columns, sizes).unbind(1))
 
 
 def _every(found: _Chosen) -> Tensor:

@@ -16,6 +16,19 @@ LOG_ZERO = -1e30
 
 
 @dataclass(frozen=True)
+class OfflineScores:
+    """What was mined for the pair that a query is a side of, [queries] each (AOQ).
+
+    `negative` scores the query with its mined negative, `pair` a pair of which both sides are
+    mined, `positive` the pair itself.
+    """
+
+    positive: Tensor
+    negative: Tensor
+    pair: Tensor
+
+
+@dataclass(frozen=True)
 class PositiveScores:
     """The scores of each query's positives, [queries, slots]; only `valid` slots are real."""
 
@@ -25,6 +38,8 @@ class PositiveScores:
     """[queries, 1]: how many of the query's candidates are not its positives."""
     in_batch: Tensor
     """Every positive score of the batch, detached, in any order, and any number of +inf."""
+    offline: OfflineScores | None = None
+    """Where negatives were mined offline."""
 
     def sum(self, values: Tensor) -> Tensor:
         """Sum of [queries, slots] values over each query's positives: [queries]."""

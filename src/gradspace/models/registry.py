@@ -13,7 +13,6 @@ from gradspace.parameters import parameters_of
 
 Count = Annotated[int, Field(strict=True, gt=0)]
 Share = Annotated[float, Field(strict=True, ge=0, lt=1)]
-Flag = Annotated[bool, Field(strict=True)]
 
 STEP_DECAY = {"batch_size": 128, "decay_epochs": [15], "decay": 0.1, "clip": 2.0}
 """What the published trainings of VSE++, VSRN and VSE-infinity have in common."""

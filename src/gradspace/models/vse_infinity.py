@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from gradspace.models.contract import RetrievalModel, unit, xavier_linear
 from gradspace.models.inputs import ImageInput, TextInput, image_features
 from gradspace.models.pooling import GPO, length_mask
-from gradspace.models.registry import STEP_DECAY, Count, Flag, Share, model
+from gradspace.models.registry import STEP_DECAY, Count, Share, model
 from gradspace.models.text import text_encoder
-from gradspace.parameters import Positive
+from gradspace.parameters import Flag, Positive
 
 DropRate = Annotated[float, Field(strict=True, ge=0, le=0.5)]
 

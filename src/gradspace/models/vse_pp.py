@@ -6,9 +6,9 @@ from torch import Tensor
 
 from gradspace.models.contract import RetrievalModel, unit, xavier_linear
 from gradspace.models.inputs import ImageInput, TextInput, image_features
-from gradspace.models.registry import STEP_DECAY, Count, Flag, Share, model
+from gradspace.models.registry import STEP_DECAY, Count, Share, model
 from gradspace.models.text import text_encoder
-from gradspace.parameters import Positive
+from gradspace.parameters import Flag, Positive
 
 
 @model(

@@ -19,7 +19,7 @@ from typing import ClassVar, Literal
 from torch import Tensor
 
 from gradspace.execution.dense import row_values
-from gradspace.execution.statistics import PositiveScores, Statistic
+from gradspace.execution.statistics import OfflineScores, PositiveScores, Statistic
 from gradspace.positives import Positives
 
 Reduction = Literal["sum", "mean"]
@@ -39,6 +39,8 @@ class Objective(ABC):
 
     mined: ClassVar[bool] = False
     """Does only the hardest negative of a query get a weight?"""
+    uses_offline: ClassVar[bool] = False
+    """Has it terms for mined negatives? To others they are further candidates."""
 
     @abstractmethod
     def statistics(self, positive: PositiveScores) -> tuple[Statistic, ...]:
@@ -48,9 +50,14 @@ class Objective(ABC):
     def value(self, positive: PositiveScores, *statistics: Tensor) -> Tensor:
         """[queries], from the positives' scores and the statistics in the order asked for."""
 
-    def __call__(self, scores: Tensor, positives: Tensor | Positives) -> Tensor:
+    def __call__(
+        self,
+        scores: Tensor,
+        positives: Tensor | Positives,
+        offline: OfflineScores | None = None,
+    ) -> Tensor:
         """[queries], from `scores[query, candidate]`; 0 for a query that has no positive."""
-        return row_values(self, scores, positives)
+        return row_values(self, scores, positives, offline)
 
     def num_contributing(
         self, weights: Tensor, scores: Tensor, positives: Positives, epsilon: float
