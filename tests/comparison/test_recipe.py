@@ -8,7 +8,7 @@ import pytest
 
 from gradspace.comparison.grid import cells, on_data
 from gradspace.comparison.recipe import lay_over, load_comparison
-from gradspace.comparison.study import Range, study_points
+from gradspace.comparison.study import Range, Values, study_points
 
 SMALL = """
 title = "Small"
@@ -125,7 +125,7 @@ def test_mistakes_are_one_sentence(old: str, new: str, message: str, tmp_path: P
 
 
 def test_a_study_is_a_product_of_values_or_a_sample_of_it() -> None:
-    lists = {"objective.a": [1, 2, 3], "objective.b": [True, False]}
+    lists: dict[str, Values] = {"objective.a": [1, 2, 3], "objective.b": [True, False]}
     points = study_points(lists, None)
     assert len(points) == 6
     assert points[1] == (("objective.a", 1), ("objective.b", False))
@@ -137,7 +137,8 @@ def test_a_study_is_a_product_of_values_or_a_sample_of_it() -> None:
 
 
 def test_values_are_drawn_from_ranges() -> None:
-    ranges = {"a": Range(low=0.001, high=10, log=True), "b": Range(low=-1, high=1), "c": ["x"]}
+    wide, narrow = Range(low=0.001, high=10, log=True), Range(low=-1, high=1)
+    ranges: dict[str, Values] = {"a": wide, "b": narrow, "c": ["x"]}
     points = [dict(point) for point in study_points(ranges, 200)]
     assert all(0.001 <= p["a"] <= 10 and -1 <= p["b"] <= 1 and p["c"] == "x" for p in points)
     assert 60 < sum(p["a"] < 0.1 for p in points) < 140, "half of the range in its logarithm"

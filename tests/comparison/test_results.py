@@ -116,16 +116,14 @@ def test_flips_against_a_loop() -> None:
     first, second = random_results(0), random_results(1)
     for k in (1, 5):
         for way, found in find_flips(first, second, k).items():
-            both, one, other, neither = [], [], [], []
+            kinds: dict[str, list[int]] = {"both": [], "one": [], "other": [], "neither": []}
             pairs = zip(first.ranks[way], second.ranks[way], strict=True)
             for query, (a, b) in enumerate(pairs):
-                kind = (
-                    both if a <= k and b <= k else one if a <= k else other if b <= k else neither
-                )
-                kind.append(query)
-            assert found.both.tolist() == both
-            assert found.only_first.tolist() == one
-            assert found.only_second.tolist() == other
-            assert found.neither.tolist() == neither
+                kind = ("both" if b <= k else "one") if a <= k else "other" if b <= k else "neither"
+                kinds[kind].append(query)
+            assert found.both.tolist() == kinds["both"]
+            assert found.only_first.tolist() == kinds["one"]
+            assert found.only_second.tolist() == kinds["other"]
+            assert found.neither.tolist() == kinds["neither"]
     with pytest.raises(ValueError, match="different test sets"):
         find_flips(first, random_results(1, num_images=24))

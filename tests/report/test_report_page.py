@@ -209,7 +209,7 @@ def test_a_dataset_that_is_gone_costs_a_sentence(
     monkeypatch.setattr("gradspace.report.examples.open_recipe", gone)
     page = report(tmp_path / "r.html", entries)
     assert "There are no examples here: there is no folder data/photos.<" in page
-    assert "All test queries by who is right" in page, "the counts need no dataset"
+    assert "All queries by who is right" in page, "the counts need no dataset"
 
 
 def test_a_dataset_that_changed_is_not_shown(

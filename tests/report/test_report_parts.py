@@ -151,7 +151,7 @@ def test_differences_to_the_best() -> None:
     forest = forest_of({"a": 0.2, "b": 0.8, "c": 0.5})
     assert forest.best == "b"
     assert [row.objective for row in forest.rows] == ["c", "a"]
-    assert forest.sentence.endswith("all of the 2 others can be told apart from it.")
+    assert forest.sentence.endswith("all others can be told apart from it.")
     assert any(value == 0 for value, _ in forest.ticks)
     equal = forest_of({"a": 0.5, "b": 0.5})
     assert equal.sentence.endswith("the other objective cannot be told apart from it.")

@@ -133,7 +133,7 @@ def _finish(axes: Axes, curves: Curves, x: str) -> None:
     axes.set_xlim(first - pad, last + pad)
     axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     if last >= 10_000:
-        axes.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:g}k")
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:g}k" if value else "0")
     axes.yaxis.set_major_locator(MaxNLocator(5))
 
 

@@ -57,8 +57,8 @@ class Forest:
         lead = f"{self.best} has the highest mean {self.metric} ({self.best_mean:.1f})"
         if others == 1:
             return f"{lead}; the other objective can{'' if apart else 'not'} be told apart from it."
-        many = {0: "none", others: "all"}.get(apart, str(apart))
-        return f"{lead}; {many} of the {others} others can be told apart from it."
+        many = {0: "none of the", others: "all"}.get(apart, f"{apart} of the {others}")
+        return f"{lead}; {many} others can be told apart from it."
 
 
 def main_metric(tests: Tests, dataset: str, model: str) -> str | None:

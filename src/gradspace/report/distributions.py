@@ -86,7 +86,7 @@ def _bars_of_all(
     drawer: Drawer, shares: Mapping[str, Floats], ranks: Sequence[str], looks: Looks
 ) -> Plot:
     width, middles = 0.82 / len(shares), np.arange(len(ranks), dtype=np.float64)
-    with drawer.axes(8, 3) as axes:
+    with drawer.axes(9.2, 3.1) as axes:
         for number, (objective, values) in enumerate(shares.items()):
             places = middles + (number - (len(shares) - 1) / 2) * width
             _draw_bars(axes, places, values, 0.9 * width, looks[objective].role)

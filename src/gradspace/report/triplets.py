@@ -20,13 +20,13 @@ from gradspace.report.svg import Drawer, Plot, crosses, dots
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-SIDE = 121
+SIDE = 201
 """Points of the surface in a row."""
 MOST_EARLY, MOST_LATE = 120, 300
 BLUE = (0.11, 0.42, 0.69)
 """Of the greatest weight; a lesser one lets more of the paper through, light or dark."""
 
-LEVELS = 64
+LEVELS = 48
 """Of opacity: more are not seen and take space."""
 
 Triplets = Sequence[Sequence[float]]

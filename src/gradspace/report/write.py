@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from gradspace.comparison.compare import Findings
@@ -30,9 +30,9 @@ from gradspace.report.tables import MEANINGS, cocos_tables, spans, with_symbols
 from gradspace.report.triplets import triplet_plots
 from gradspace.system import default_device
 
-MOST_EXAMPLES, ALL_EXAMPLES = 12, 24
+MOST_EXAMPLES, ALL_EXAMPLES = 12, 20
 """Queries per direction, of one dataset and model and of all: pictures are most of the file."""
-MOST_DRAWN = 36
+MOST_DRAWN = 30
 """Objectives that are drawn, over all groups: those with the highest rsum."""
 
 LONG = 280
@@ -72,23 +72,19 @@ def write_report(
         raise ValueError("there are no finished runs to report on")
     groups = grouped(entries)
     contents = _Contents(entries, findings, groups, device or default_device(), progress)
-    page = (
-        _environment()
-        .get_template("report.html")
-        .render(
-            title=title,
-            today=today or date.today(),
-            entries=entries,
-            findings=findings,
-            verdicts=_verdicts(groups, findings),
-            notes=notes,
-            failed=failed,
-            looks=contents.looks,
-            left_out=contents.left_out,
-            sections=contents.sections(),
-            pictures=contents.examples.thumbnails.pictures,
-            made=provenance(entries),
-        )
+    page = _template().render(
+        title=title,
+        today=today or date.today(),
+        entries=entries,
+        findings=findings,
+        verdicts=_verdicts(groups, findings),
+        notes=notes,
+        failed=failed,
+        looks=contents.looks,
+        left_out=contents.left_out,
+        sections=contents.sections(),
+        pictures=contents.examples.thumbnails.pictures,
+        made=provenance(entries),
     )
     with write_atomically(path) as file:
         file.write(page)
@@ -203,7 +199,7 @@ def _verdicts(groups: Mapping[tuple[str, str], Group], findings: Findings) -> li
     return found
 
 
-def _environment() -> Environment:
+def _template() -> Template:
     """Everything that is put into the page is escaped, but for what is marked as safe."""
     loader = PackageLoader("gradspace.report", "templates")
     environment = Environment(
@@ -225,4 +221,4 @@ def _environment() -> Environment:
     )
     environment.filters["symbols"] = with_symbols
     environment.filters["signed"] = lambda value: f"{value:+.1f}".replace("-", "\N{MINUS SIGN}")
-    return environment
+    return environment.get_template("report.html")
