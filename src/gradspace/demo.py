@@ -64,12 +64,11 @@ def run_demo(folder: Path, console: Console) -> None:
     view = View(TITLE, (*RECALLS, "rsum"))
     findings = find_out(view, outcome.entries)
     console.print("Retrieval on 500 test images, in percent, mean ± standard deviation over seeds")
-    paths = save_findings(folder, view, outcome.entries, findings, "results")
+    paths = save_findings(folder, outcome.entries, findings, "results")
     show_findings(console, findings, outcome, paths)
     console.print("\nCOCOS: what contributes to the gradient of a query, over the training set")
-    for direction in ("i2t", "t2i"):
-        counts = View(TITLE, tuple(name for name in COCOS if name.startswith(direction)))
-        console.print(*map(as_rich, make_tables(counts, outcome.entries, {})), sep="\n")
+    for table in make_tables(View(TITLE, COCOS), outcome.entries, {}):
+        console.print(*as_rich(table, console.width), sep="\n")
     console.print(EXPLANATION)
     report = folder / "report.html"
     write_report(report, TITLE, outcome.entries, findings, device=device)

@@ -66,7 +66,7 @@ def test_a_study_ends_with_the_best_point_and_a_map(tmp_path: Path) -> None:
     recipe, out = tmp_path / "study.toml", tmp_path / "out"
     recipe.write_text(STUDY)
     output = run("compare", recipe, "--out", out)
-    rows, _ = load_table(out / "results.parquet")
+    rows = load_table(out / "results.parquet")
     found = {row.objective: row.value for row in rows if row.metric == "rsum"}
     assert {row.split for row in rows} == {"dev", "train"}, "test stays unseen"
     assert len(found) == 4
@@ -75,7 +75,7 @@ def test_a_study_ends_with_the_best_point_and_a_map(tmp_path: Path) -> None:
     assert "--objective triplet --set objective.margin=" in output
     with Image.open(out / "study.png") as picture:
         assert len(np.unique(np.asarray(picture.convert("L")))) > 20
-    assert (out / "report.html").is_file()
+    assert (out / "study.html").is_file()
 
 
 @pytest.mark.slow

@@ -52,8 +52,8 @@ def test_files_hold_what_was_measured(tmp_path: Path) -> None:
         assert np.array_equal(again.ranks[way], results.ranks[way])
         assert np.array_equal(again.images[way], results.images[way])
     rows = list(entry("triplet", 0).rows())
-    save_table(tmp_path / "results.parquet", rows, {"title": "a"})
-    assert load_table(tmp_path / "results.parquet") == (rows, {"title": "a"})
+    save_table(tmp_path / "results.parquet", rows)
+    assert load_table(tmp_path / "results.parquet") == rows
     table = pyarrow.parquet.read_table(tmp_path / "results.parquet")
     assert table.num_rows == len(rows), "one row per run and metric"
     assert {"objective", "seed", "metric", "value"} <= set(table.column_names)
@@ -61,7 +61,7 @@ def test_files_hold_what_was_measured(tmp_path: Path) -> None:
 
 def test_files_of_other_versions_and_broken_ones_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "results.parquet"
-    save_table(path, list(entry("triplet", 0).rows()), {})
+    save_table(path, list(entry("triplet", 0).rows()))
     table = pyarrow.parquet.read_table(path)
     told = {"gradspace": json.dumps({"version": 99})}
     pyarrow.parquet.write_table(table.replace_schema_metadata(told), path)
@@ -81,8 +81,7 @@ def test_files_of_other_versions_and_broken_ones_are_refused(tmp_path: Path) -> 
 
 def test_a_results_file_cannot_name_runs_elsewhere(tmp_path: Path) -> None:
     rows = [replace(row, run="../../etc") for row in entry("triplet", 0).rows()]
-    record = {"title": "a", "metrics": ["rsum"], "layout": "rows", "published": []}
-    save_table(tmp_path / "results.parquet", rows, record)
+    save_table(tmp_path / "results.parquet", rows)
     with pytest.raises(ValueError, match="names a run outside of its folder"):
         gather([tmp_path], None)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="is neither a run"):

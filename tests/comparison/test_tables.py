@@ -86,8 +86,10 @@ def test_the_four_formats_say_the_same() -> None:
     assert cell is not None
     shown = f"{cell.mean:.1f} ± {cell.std:.1f}"
     console = Console(file=io.StringIO(), width=200, record=True)
-    console.print(as_rich(table))
-    assert shown in console.export_text()
+    [wide] = as_rich(table, width=200)
+    console.print(wide, *as_rich(table, width=40))
+    assert console.export_text().count(shown) == 2, "narrow terminals have a table per direction"
+    assert len(as_rich(table, width=40)) == 2
     markdown = as_markdown(table)
     assert f"**{shown}**" in markdown
     widths = {line.count("|") for line in markdown.splitlines() if line.startswith("|")}

@@ -15,7 +15,7 @@ from gradspace.analysis.tables import cocos_json, cocos_tables, count_contributi
 from gradspace.cli.shared import AsJson, Device, console, torch_device
 from gradspace.comparison.compare import gather
 from gradspace.comparison.flips import find_flips
-from gradspace.comparison.metrics import ARROWS, COCOS, DIRECTIONS
+from gradspace.comparison.metrics import ARROWS, COCOS
 from gradspace.comparison.tables import View, as_rich, make_tables
 from gradspace.data.open import open_recipe
 from gradspace.execution.tiles import blocks
@@ -99,10 +99,8 @@ def run_analysis(
         rows = [row for entry in entries for row in entry.rows()]
         print(json.dumps([vars(row) for row in rows], indent=2))
         return
-    for way in DIRECTIONS:
-        view = View("", tuple(name for name in COCOS if name.startswith(way)))
-        for table in make_tables(view, entries, {}):
-            console.print(as_rich(table))
+    for table in make_tables(View("", COCOS), entries, {}):
+        console.print(*as_rich(table, console.width), sep="\n")
 
 
 @app.command()

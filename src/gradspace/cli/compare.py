@@ -97,11 +97,11 @@ def compare(
     if not outcome.entries:
         raise ValueError(_nothing(outcome))
     findings = find_out(view, outcome.entries)
-    paths = save_findings(folder, view, outcome.entries, findings, recipe.stem)
+    paths = save_findings(folder, outcome.entries, findings, recipe.stem)
     tried = _tried(grid, outcome) if chosen.parameters else []
     if tried:
-        paths.append(save_heat_map(folder / "study.png", tried, chosen.title))
-    paths.append(_report(folder / "report.html", outcome, findings, notes, devices[0]))
+        paths.append(save_heat_map(folder / f"{recipe.stem}.png", tried, chosen.title))
+    paths.append(_report(folder / f"{recipe.stem}.html", outcome, findings, notes, devices[0]))
     if as_json:
         print(json.dumps(_as_json(findings, outcome), indent=2))
     else:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from rich.console import Console
@@ -16,7 +15,6 @@ from gradspace.comparison.entries import Entry, load_entry
 from gradspace.comparison.grid import Cell
 from gradspace.comparison.live import LiveTable
 from gradspace.comparison.metrics import ARROWS, RECALLS
-from gradspace.comparison.published import Published
 from gradspace.comparison.recipe import Comparison
 from gradspace.comparison.results import load_results, load_table, save_table
 from gradspace.comparison.runner import Runner
@@ -116,17 +114,17 @@ def _main_metric(view: View, tests: Tests) -> str:
     )
 
 
-def save_findings(
-    out: Path, view: View, entries: Sequence[Entry], findings: Findings, stem: str
-) -> list[Path]:
-    """results.parquet, and the tables in every format."""
+def save_findings(out: Path, entries: Sequence[Entry], findings: Findings, stem: str) -> list[Path]:
+    """results.parquet, and the tables in every format.
+
+    Recipes that extend one another share a folder: the results of other runs in it are kept.
+    """
     results = out / "results.parquet"
-    rows = [row for entry in entries for row in entry.rows()]
-    save_table(
-        results,
-        [replace(row, run=str(Path(row.run).relative_to(out))) for row in rows],
-        asdict(view),
-    )
+    rows = [replace(r, run=str(Path(r.run).relative_to(out))) for e in entries for r in e.rows()]
+    new = {(row.run, row.split) for row in rows}
+    others = load_table(results) if results.exists() else []
+    kept = [r for r in others if (r.run, r.split) not in new and _inside(out, r.run).is_dir()]
+    save_table(results, [*kept, *rows])
     paths = [results]
     for suffix, render in FORMATS.items():
         path = out / f"{stem}.{suffix}"
@@ -142,11 +140,9 @@ def save_findings(
 def gather(paths: Sequence[Path], device: torch.device) -> tuple[View, list[Entry]]:
     """The runs of comparisons and single runs, which are evaluated where they are not yet."""
     entries: list[Entry] = []
-    view = View(" and ".join(path.name for path in paths), (*RECALLS, "rsum"))
     for path in paths:
         if (path / "results.parquet").is_file():
-            rows, record = load_table(path / "results.parquet")
-            view = _view(record, path) if len(paths) == 1 else view
+            rows = load_table(path / "results.parquet")
             places = {
                 (r.dataset, r.model, r.objective, r.seed): r for r in rows if r.split != "train"
             }
@@ -161,18 +157,13 @@ def gather(paths: Sequence[Path], device: torch.device) -> tuple[View, list[Entr
                 f"{path} is neither a run (a folder with recipe.toml) nor a comparison (a folder "
                 "with results.parquet)"
             )
-    return view, _told_apart(entries)
-
-
-def _view(record: Mapping[str, Any], folder: Path) -> View:
-    try:
-        published = tuple(Published(**number) for number in record["published"])
-        return View(record["title"], tuple(record["metrics"]), record["layout"], published)
-    except (KeyError, TypeError) as error:
-        raise ValueError(
-            f"{folder}/results.parquet does not say how it is shown ({error}): `gradspace compare` "
-            "writes it anew"
-        ) from error
+    entries = _told_apart(entries)
+    title = " and ".join(path.resolve().name for path in paths)
+    grid = len({e.objective for e in entries}) > 3 and all("/" in e.objective for e in entries)
+    view = View(
+        title, (*RECALLS[::3], "rsum") if grid else (*RECALLS, "rsum"), "grid" if grid else "rows"
+    )
+    return view, entries
 
 
 def _inside(folder: Path, name: str) -> Path:

@@ -165,7 +165,7 @@ class Row:
     run: str
 
 
-def save_table(path: Path, rows: Sequence[Row], record: Mapping[str, Any]) -> None:
+def save_table(path: Path, rows: Sequence[Row]) -> None:
     """results.parquet: for pandas, polars, DuckDB, and `load_table`."""
     schema = pyarrow.schema(
         [
@@ -176,13 +176,12 @@ def save_table(path: Path, rows: Sequence[Row], record: Mapping[str, Any]) -> No
             ("run", pyarrow.string()),
         ]
     )
-    _write_parquet(path, pyarrow.Table.from_pylist([vars(row) for row in rows], schema), record)
+    _write_parquet(path, pyarrow.Table.from_pylist([vars(row) for row in rows], schema), {})
 
 
-def load_table(path: Path) -> tuple[list[Row], dict[str, Any]]:
-    """The rows, and the record that was saved with them."""
-    table, record = _read_parquet(path, tuple(Row.__dataclass_fields__))
-    return [Row(**row) for row in table.to_pylist()], record
+def load_table(path: Path) -> list[Row]:
+    table, _ = _read_parquet(path, tuple(Row.__dataclass_fields__))
+    return [Row(**row) for row in table.to_pylist()]
 
 
 def _write_parquet(path: Path, table: Any, record: Mapping[str, Any]) -> None:
@@ -205,6 +204,6 @@ def _read_parquet(path: Path, columns: Sequence[str]) -> tuple[Any, dict[str, An
         found = f"version {version}" if version is not None else "another program"
         raise ValueError(
             f"{path} is a file of {found}, and this gradspace reads version {VERSION} of its "
-            "results: delete it, and it is made anew from the run"
+            "results: delete it, and it is made anew from the runs"
         )
     return table, record

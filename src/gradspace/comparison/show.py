@@ -16,7 +16,7 @@ def show_findings(
 ) -> None:
     """Tables, what they say in words, what went wrong, and where it all is."""
     for table in findings.tables:
-        console.print(as_rich(table))
+        console.print(*as_rich(table, console.width), sep="\n")
     if findings.verdicts:
         console.print("[bold]bold[/] best, [underline]underlined[/] not told apart from it")
     for sentence in findings.verdicts:

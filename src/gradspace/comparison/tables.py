@@ -15,6 +15,7 @@ from typing import Literal
 
 import numpy as np
 from rich.box import SIMPLE_HEAD
+from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -159,18 +160,31 @@ def _decimals(metric: str) -> int:
 # --- formats ------------------------------------------------------------------------------------
 
 
-def as_rich(table: ResultTable) -> RichTable:
-    """For the terminal."""
+def as_rich(table: ResultTable, width: int) -> list[RichTable]:
+    """For a terminal of so many letters: one table, or one for every direction."""
+    whole = _rich(table, range(len(table.columns)))
+    if Console(width=1000).measure(whole).maximum <= width:
+        return [whole]
+    spans = _spans([column.group for column in table.columns])
+    if len(spans) > 1 and not spans[-1][0]:  # what is of no direction goes with the last
+        (group, start, size), last = spans[-2], spans.pop()
+        spans[-1] = (group, start, size + last[2])
+    return [_rich(table, range(start, start + size)) for _, start, size in spans]
+
+
+def _rich(table: ResultTable, chosen: Sequence[int]) -> RichTable:
     shown = RichTable(title=table.title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     shown.add_column(table.corner, no_wrap=True)
-    for column in table.columns:
+    for number in chosen:
+        column = table.columns[number]
         head = f"{column.group}\n{column.name}" if column.group else column.name
         shown.add_column(head, justify="right", no_wrap=True)
     styles = {"best": "bold", "tied": "underline", "": ""}
     for label, cells in table.rows:
         texts = [
-            Text(_text(cell, column), style=styles[cell.mark] if cell else "")
-            for cell, column in zip(cells, table.columns, strict=True)
+            Text(_text(cell, table.columns[number]), style=styles[cell.mark] if cell else "")
+            for number in chosen
+            for cell in (cells[number],)
         ]
         shown.add_row(label, *texts)
     return shown
