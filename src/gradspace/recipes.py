@@ -116,15 +116,46 @@ class FinetuneRecipe(Table):
     """Counted from the start of this step."""
 
 
+class OfflineRecipe(Table):
+    """Negatives that were mined over the whole training set, and how they are drawn.
+
+    The lists of a run are in its folder: those of `lists`, or mined anew by the model itself.
+    """
+
+    lists: Path | None = None
+    """A file of `gradspace mine`."""
+    every: PositiveInt | None = None
+    """Epochs after which lists are mined anew, with the weights of that moment."""
+    draw: Literal["uniform", "normal"] = "uniform"
+    shared: bool = True
+    """The published draw: one rank for caption and image."""
+    num_texts: PositiveInt = 300
+    """Of the captions in an image's list, so many take part."""
+    num_images: PositiveInt = 60
+    skip: Annotated[int, Field(ge=0)] = 0
+    """First entries of a list to leave out, because they may be no negatives."""
+    above: float | None = None
+    """Leave out what scores higher than the positive pair by more than this."""
+
+    @model_validator(mode="after")
+    def _leaves_something(self) -> OfflineRecipe:
+        if self.skip >= min(self.num_texts, self.num_images):
+            raise ValueError("skip must be smaller than num_texts and num_images")
+        return self
+
+
 class Recipe(Table):
     """Everything that defines a run, but for the machine."""
 
     seed: Annotated[int, Field(ge=0)] = 0
+    init: Path | None = None
+    """A run whose best weights training starts from."""
     data: DataRecipe = DataRecipe()
     model: ModelRecipe = ModelRecipe()
     objective: ObjectiveRecipe = ObjectiveRecipe()
     training: TrainingRecipe = TrainingRecipe()
     finetune: FinetuneRecipe | None = None
+    offline: OfflineRecipe | None = None
 
     @model_validator(mode="after")
     def _fits_together(self) -> Recipe:
@@ -133,6 +164,13 @@ class Recipe(Table):
             raise ValueError("finetune needs model.backbone: there is no backbone to fine-tune")
         if self.model.backbone and self.data.features:
             raise ValueError("give data.features or model.backbone, not both: features are final")
+        if self.offline and self.training.captions_per_image != 1:
+            raise ValueError("offline negatives are mined for pairs: captions_per_image must be 1")
+        if build_objective(self).uses_offline and not self.offline:
+            raise ValueError(
+                f"{self.objective.name} needs mined negatives: give offline.lists, a file that "
+                "`gradspace mine` writes"
+            )
         return self
 
 
@@ -228,5 +266,9 @@ def _explain(problem: Mapping[str, Any]) -> str:
 
 def _table(path: Sequence[str]) -> type[BaseModel]:
     """The table that a key is in; only these refuse unknown keys."""
-    closed: dict[str, type[BaseModel]] = {"finetune": FinetuneRecipe, "training": TrainingRecipe}
+    closed: dict[str, type[BaseModel]] = {
+        "finetune": FinetuneRecipe,
+        "offline": OfflineRecipe,
+        "training": TrainingRecipe,
+    }
     return closed.get(path[0], Recipe) if path else Recipe

@@ -6,6 +6,7 @@ metrics.jsonl       one line per measurement and evaluation
 vocabulary.json     or tokenizer/: how captions become tokens
 last.safetensors    weights, optimiser, random states: where `--resume` goes on
 best.safetensors    the weights with the highest rsum on dev
+offline.safetensors mined negatives that the run is trained on, where it has such
 test.parquet        ranks of every query on test, once evaluated (`gradspace compare`, `report`)
 analysis.json       what contributes to the gradient at the best weights, over the training set
 """
@@ -49,6 +50,10 @@ class Run:
     @property
     def best(self) -> Path:
         return self.folder / "best.safetensors"
+
+    @property
+    def offline(self) -> Path:
+        return self.folder / "offline.safetensors"
 
     @property
     def analysis(self) -> Path:

@@ -56,10 +56,26 @@ def new_system(recipe: Recipe, dataset: Dataset, run: Run, device: torch.device)
     torch.manual_seed(recipe.seed)
     encode, text_input = _new_text_side(recipe, train, run)
     system = _assemble(recipe, _image_input(recipe, train), text_input, encode, device)
+    if recipe.init is not None:
+        _start_from(recipe.init, system)
     for part in system.model.modules():
         if isinstance(part, Backbone | TextNetwork) and is_first():
             part.save_config(run.folder / _folder_of(part))
     return system
+
+
+def _start_from(folder: Path, system: System) -> None:
+    """Take over the best weights of another run, of the same model on the same captions."""
+    first = open_run(folder)
+    tensors, _ = load_checkpoint(first.best)
+    try:
+        system.model.load_state_dict(without_prefix("model", tensors))
+    except RuntimeError as error:
+        reason = str(error).splitlines()[-1].strip()
+        raise ValueError(
+            f"init: the weights of {folder} do not fit; it must be the same model, trained on the "
+            f"same captions ({reason})"
+        ) from error
 
 
 def load_system(folder: Path, device: torch.device | None = None) -> System:

@@ -47,6 +47,17 @@ def train_command(
         ),
     ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Short for --set seed=...")] = None,
+    offline_negatives: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="LISTS",
+            help="Short for --set offline.lists=...: train on what `gradspace mine` found.",
+        ),
+    ] = None,
+    init: Annotated[
+        Path | None,
+        typer.Option(metavar="RUN", help="Short for --set init=...: start from its best weights."),
+    ] = None,
     overrides: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="TABLE.KEY=VALUE", help="Change any key of the recipe."),
@@ -73,6 +84,8 @@ def train_command(
         "training.batch_size": batch,
         "training.chunk": chunk,
         "seed": seed,
+        "offline.lists": offline_negatives,
+        "init": init,
     }
     changes = [*(f"{k}={v}" for k, v in short.items() if v is not None), *(overrides or [])]
     with process_group():

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from gradspace.analysis.significance import verdict
 from gradspace.comparison.entries import Entry, load_entry
-from gradspace.comparison.grid import Cell
+from gradspace.comparison.grid import Cell, with_first_rounds
 from gradspace.comparison.live import LiveTable
 from gradspace.comparison.metrics import ARROWS, RECALLS
 from gradspace.comparison.recipe import Comparison
@@ -53,13 +53,11 @@ def run_cells(
     console: Console,
 ) -> Outcome:
     """Train and evaluate every cell that is not finished; the finished ones are kept."""
-    kept = [cell for cell in cells if _is_finished(cell, out, comparison)]
-    missing = [cell for cell in cells if cell not in kept]
-    tasks = [
-        Task(cell.folder(out / "runs"), cell.recipe, comparison.split, comparison.folds)
-        for cell in missing
-    ]
-    with LiveTable(console, cells, kept) as table:
+    every = with_first_rounds(cells)
+    kept = [cell for cell in every if _is_finished(cell, out, comparison)]
+    missing = [cell for cell in every if cell not in kept]
+    tasks = [_task(cell, out / "runs", comparison) for cell in missing]
+    with LiveTable(console, every, kept) as table:
         jobs = Runner(devices, most).run(tasks, table.show)
     failed = [(c, j.problem) for c, j in zip(missing, jobs, strict=True) if j.state == "failed"]
     finished = {c.labels for c, j in zip(missing, jobs, strict=True) if j.state == "finished"}
@@ -69,6 +67,11 @@ def run_cells(
         if cell in kept or cell.labels in finished
     ]
     return Outcome(entries, failed, any(job.state in ("stopped", "waiting") for job in jobs))
+
+
+def _task(cell: Cell, runs: Path, comparison: Comparison) -> Task:
+    first = cell.first.folder(runs) if cell.first else None
+    return Task(cell.folder(runs), cell.recipe, comparison.split, comparison.folds, first)
 
 
 def _is_finished(cell: Cell, out: Path, comparison: Comparison) -> bool:

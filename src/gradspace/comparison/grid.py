@@ -36,6 +36,8 @@ class Cell:
     recipe: Recipe
     point: Point = ()
     """Of a study."""
+    first: Cell | None = None
+    """The first round, whose best model mines the negatives of this one."""
 
     @property
     def labels(self) -> tuple[str, str, str, int]:
@@ -54,23 +56,51 @@ def cells(
     comparison: Comparison, name: str, *, overrides: Sequence[str] = (), small: bool = False
 ) -> list[Cell]:
     """Every run of the grid, seed by seed, so that a table is whole as early as it can be."""
-    found = []
-    for seed in range(comparison.seeds):
-        for dataset, model, (objective, tables, point) in _combinations(comparison):
-            raw = lay_over(comparison.recipe, comparison.models[model].tables)
-            raw = lay_over(raw, tables)
-            for exception in comparison.exceptions:
-                if exception.concerns(dataset, model, objective):
-                    raw = lay_over(raw, {"training": exception.training})
-            inputs = comparison.datasets[dataset][comparison.models[model].reads]
-            raw = {**raw, "seed": seed, "data": lay_over(raw.get("data", {}), inputs)}
-            where = f"{name}: {dataset}, {model}, {objective}"
-            if small:
-                raw = _smaller(raw, where)
-            for override in overrides:
-                apply_override(raw, override)
-            found.append(Cell(dataset, model, objective, seed, make_recipe(raw, where), point))
-    return found
+    make = _CellMaker(comparison, name, tuple(overrides), small)
+    return [
+        make.cell(dataset, model, objective, seed)
+        for seed in range(comparison.seeds)
+        for dataset, model, objective in _combinations(comparison)
+    ]
+
+
+def with_first_rounds(grid: Sequence[Cell]) -> list[Cell]:
+    """The cells of a table, each after the first round it needs, which may be in no table."""
+    found: dict[tuple[str, str, str, int], Cell] = {}
+    for cell in grid:
+        for one in (cell.first, cell):
+            if one is not None:
+                found.setdefault(one.labels, one)
+    return list(found.values())
+
+
+@dataclass(frozen=True)
+class _CellMaker:
+    comparison: Comparison
+    name: str
+    overrides: tuple[str, ...]
+    small: bool
+
+    def cell(self, dataset: str, model: str, objective: _Objective, seed: int) -> Cell:
+        """One run: all its parts laid over each other."""
+        given, tables, first = self.comparison, objective.tables, None
+        after = given.objectives[objective.name].after
+        if after is not None:
+            first = self.cell(dataset, model, _objective(given, after), seed)
+            tables = lay_over({"offline": {}}, tables)
+        raw = lay_over(lay_over(given.recipe, given.models[model].tables), tables)
+        for exception in given.exceptions:
+            if exception.concerns(dataset, model, objective.name):
+                raw = lay_over(raw, {"training": exception.training})
+        inputs = given.datasets[dataset][given.models[model].reads]
+        raw = {**raw, "seed": seed, "data": lay_over(raw.get("data", {}), inputs)}
+        label, point = objective.label, objective.point
+        where = f"{self.name}: {dataset}, {model}, {label}"
+        if self.small:
+            raw = _smaller(raw, where)
+        for override in self.overrides:
+            apply_override(raw, override)
+        return Cell(dataset, model, label, seed, make_recipe(raw, where), point, first)
 
 
 def on_data(comparison: Comparison, source: str) -> tuple[Comparison, list[str]]:
@@ -104,7 +134,27 @@ def on_data(comparison: Comparison, source: str) -> tuple[Comparison, list[str]]
     return comparison.model_copy(update=changed), notes
 
 
-def _combinations(comparison: Comparison) -> Iterator[tuple[str, str, tuple[str, Tables, Point]]]:
+@dataclass(frozen=True)
+class _Objective:
+    """An objective of the grid, or a point of a study of it."""
+
+    name: str
+    point: Point
+    tables: Tables
+
+    @property
+    def label(self) -> str:
+        return f"{self.name} {point_label(self.point)}".strip()
+
+
+def _objective(comparison: Comparison, name: str, point: Point = ()) -> _Objective:
+    tables = lay_over({"objective": {"name": name}}, comparison.objectives[name].tables)
+    for key, value in point:
+        set_key(tables, key, value)
+    return _Objective(name, point, tables)
+
+
+def _combinations(comparison: Comparison) -> Iterator[tuple[str, str, _Objective]]:
     only = comparison.only
     datasets = [name for name, _ in _wanted(comparison.datasets, only.dataset)]
     models = [name for name, _ in _wanted(comparison.models, only.model)]
@@ -114,16 +164,11 @@ def _combinations(comparison: Comparison) -> Iterator[tuple[str, str, tuple[str,
                 yield dataset, model, objective
 
 
-def _objectives(comparison: Comparison) -> Iterator[tuple[str, Tables, Point]]:
-    """Label and tables; of a study one for every point."""
+def _objectives(comparison: Comparison) -> Iterator[_Objective]:
     points = study_points(comparison.parameters, comparison.sample)
-    for label, choice in _wanted(comparison.objectives, comparison.only.objective):
-        tables = lay_over({"objective": {"name": label}}, choice.tables)
+    for name, _ in _wanted(comparison.objectives, comparison.only.objective):
         for point in points:
-            raw = lay_over({}, tables)
-            for key, value in point:
-                set_key(raw, key, value)
-            yield f"{label} {point_label(point)}".strip(), raw, point
+            yield _objective(comparison, name, point)
 
 
 def _wanted(choices: Mapping[str, Any], labels: Sequence[str]) -> Iterator[tuple[str, Any]]:

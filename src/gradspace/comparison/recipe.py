@@ -31,7 +31,7 @@ from gradspace.recipes import Table, read_toml
 
 Tables = dict[str, Any]
 """Part of a training recipe: tables by name."""
-PARTS = ("data", "model", "objective", "training", "finetune")
+PARTS = ("data", "model", "objective", "training", "finetune", "offline")
 
 
 class Choice(Table):
@@ -51,6 +51,12 @@ class Choice(Table):
 class ModelChoice(Choice):
     reads: str
     """Which of a dataset's inputs it is trained on."""
+
+
+class ObjectiveChoice(Choice):
+    offline: Tables = Field(default_factory=dict)
+    after: str | None = None
+    """The objective of a first round, whose best model mines the negatives of this one."""
 
 
 class Exceptional(Table):
@@ -93,7 +99,7 @@ class Comparison(Table):
     datasets: Annotated[dict[str, dict[str, Tables]], Field(min_length=1)]
     """Label -> kind of input -> `data` table."""
     models: Annotated[dict[str, ModelChoice], Field(min_length=1)]
-    objectives: Annotated[dict[str, Choice], Field(min_length=1)]
+    objectives: Annotated[dict[str, ObjectiveChoice], Field(min_length=1)]
     exceptions: tuple[Exceptional, ...] = ()
     only: Only = Only()
     parameters: dict[str, Values] = Field(default_factory=dict)
@@ -117,6 +123,11 @@ class Comparison(Table):
             for exception in self.exceptions:
                 if (label := getattr(exception, axis)) is not None:
                     _known(f"exceptions.{axis}", label, labels)
+        for label, choice in self.objectives.items():
+            if choice.after is not None:
+                _known(f"objectives.{label}.after", choice.after, self.objectives)
+                if self.objectives[choice.after].after is not None:
+                    raise ValueError(f"objectives.{label} comes after a second round: only one may")
         for label, model in self.models.items():
             if not any(model.reads in inputs for inputs in self.datasets.values()):
                 raise ValueError(f"models.{label} reads {model.reads!r}, which no dataset has")
@@ -167,6 +178,6 @@ def _explain(problem: Mapping[str, Any]) -> str:
     where = ".".join(str(part) for part in problem["loc"])
     message = str(problem["msg"]).removeprefix("Value error, ").removeprefix("Input ")
     if problem["type"] == "extra_forbidden":
-        top = Comparison.model_fields if len(problem["loc"]) == 1 else Choice.model_fields
+        top = Comparison.model_fields if len(problem["loc"]) == 1 else ObjectiveChoice.model_fields
         return f"unknown key {where}; {suggestion(str(problem['loc'][-1]), top, 'there are')}"
     return f"{where} {message}" if where else message

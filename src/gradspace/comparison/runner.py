@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -79,7 +79,7 @@ class Runner:
 
     def _fill(self, jobs: Sequence[Job]) -> None:
         """Give the next jobs to idle workers, and start workers where there is room."""
-        for job in (job for job in jobs if job.state == "waiting"):
+        for job in _ready(jobs):
             worker = next((w for w in self.workers if w.job is None), None) or self._start()
             if worker is None:
                 return
@@ -168,3 +168,14 @@ class Runner:
                 worker.process.kill()
             worker.process.join()
         self.workers.clear()
+
+
+def _ready(jobs: Sequence[Job]) -> Iterator[Job]:
+    """Waiting jobs whose first round is done; those whose first round has failed fail too."""
+    states = {job.task.folder: job.state for job in jobs}
+    for job in (job for job in jobs if job.state == "waiting"):
+        first = states.get(job.task.first) if job.task.first else None
+        if first == "failed":
+            job.state, job.problem = "failed", f"its first round, {job.task.first}, has failed"
+        elif first in (None, "finished"):
+            yield job

@@ -23,6 +23,7 @@ from gradspace.system import load_system, prepare_system
 from gradspace.training import train
 from gradspace.training.monitor import Monitor
 from gradspace.training.schedule import stages
+from gradspace.training.second_round import link_or_copy, mine_run, weights_digest
 
 SAY_EVERY = 0.25
 """Seconds between two messages of a run that trains."""
@@ -36,6 +37,8 @@ class Task:
     recipe: Recipe
     split: str
     folds: int
+    first: Path | None = None
+    """The run of a first round, whose best model mines the negatives of this one."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,8 @@ def complete(
     """Everything that is missing of a run; False where it was asked to stop."""
     run = _run_of(task)
     dataset = _open(task.recipe.data, opened)
+    if task.first is not None and not run.offline.exists():
+        link_or_copy(_mined_by(task, dataset, device), run.offline)
     system = prepare_system(run, task.recipe, dataset, device)
     end = stages(task.recipe)[-1].end
     progress = train(task.recipe, dataset, system, run, Telling(connection, end, device))
@@ -100,6 +105,24 @@ def complete(
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     evaluate_run(run, dataset, device, task.split, task.folds)
     return True
+
+
+def _mined_by(task: Task, dataset: Dataset, device: torch.device) -> Path:
+    """The lists of a first round, mined when the first of its second rounds asks for them."""
+    assert task.first is not None
+    assert task.recipe.offline is not None
+    lengths = (task.recipe.offline.num_texts, task.recipe.offline.num_images)
+    path = task.first / "lists-{}-{}.safetensors".format(*lengths)
+    if not path.exists():
+        mine_run(
+            load_system(task.first, device),
+            dataset,
+            path,
+            top_texts=lengths[0],
+            top_images=lengths[1],
+            source={"weights": weights_digest(Run(task.first).best)},
+        )
+    return path
 
 
 def evaluate_run(

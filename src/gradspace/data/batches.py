@@ -90,6 +90,7 @@ def training_batches(
     pin_memory: bool = False,
     rank: int = 0,
     world_size: int = 1,
+    extend: Callable[[Plan], Plan] | None = None,
 ) -> Loader[Batch]:
     """The batches of one epoch from `start_batch` on, in an order that `seed` and `epoch` decide.
 
@@ -100,7 +101,7 @@ def training_batches(
     positives. With more, every image is one row.
 
     Random crops depend on (seed, epoch, item) alone, whatever the number of workers and the start.
-    `rank` of `world_size` gets its part of every batch.
+    `rank` of `world_size` gets its part of every batch, to which `extend` may add rows.
     """
     plans = epoch_order(
         split,
@@ -114,7 +115,7 @@ def training_batches(
     if not 0 <= start_batch <= len(plans):
         raise ValueError(f"start_batch is {start_batch}; the epoch has {len(plans)} batches")
     _check_images(split, pixels)
-    make = partial(_training_batch, split, encode, plans, pixels, (seed, epoch))
+    make = partial(_training_batch, split, encode, plans, pixels, (seed, epoch), extend)
     left = range(start_batch, len(plans))
     return Loader(make, left, num_workers, pixels is not None, pin_memory)
 
@@ -160,9 +161,10 @@ def _training_batch(
     plans: Sequence[Plan],
     pixels: Pixels | None,
     seeds: tuple[int, int],
+    extend: Callable[[Plan], Plan] | None,
     number: int,
 ) -> Batch:
-    plan = plans[number]
+    plan = extend(plans[number]) if extend else plans[number]
     tokens, lengths = encode([split.captions[caption] for caption in plan.captions.tolist()])
     return Batch(
         images=_load_images(

@@ -72,7 +72,7 @@ def write_report(
         raise ValueError("there are no finished runs to report on")
     groups = grouped(entries)
     contents = _Contents(entries, findings, groups, device or default_device(), progress)
-    page = _template().render(
+    page = template("report.html").render(
         title=title,
         today=today or date.today(),
         entries=entries,
@@ -199,7 +199,7 @@ def _verdicts(groups: Mapping[tuple[str, str], Group], findings: Findings) -> li
     return found
 
 
-def _template() -> Template:
+def template(name: str) -> Template:
     """Everything that is put into the page is escaped, but for what is marked as safe."""
     loader = PackageLoader("gradspace.report", "templates")
     environment = Environment(
@@ -221,4 +221,4 @@ def _template() -> Template:
     )
     environment.filters["symbols"] = with_symbols
     environment.filters["signed"] = lambda value: f"{value:+.1f}".replace("-", "\N{MINUS SIGN}")
-    return environment.get_template("report.html")
+    return environment.get_template(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, cast
@@ -26,6 +27,7 @@ from gradspace.checkpoint import (
 from gradspace.data.batches import Batch, training_batches
 from gradspace.data.dataset import Dataset, Split
 from gradspace.data.loader import Loader
+from gradspace.data.order import Plan
 from gradspace.embedding import embed_split
 from gradspace.loss import RetrievalLoss
 from gradspace.metrics import RetrievalReport, retrieval_report
@@ -37,8 +39,9 @@ from gradspace.training.caching import Embedded, Outcome, backward, cached_backw
 from gradspace.training.health import CollapseWatch, TrainingError, check_gradient
 from gradspace.training.monitor import Monitor
 from gradspace.training.schedule import learning_rate, stage_of, stages
+from gradspace.training.second_round import Mined, is_due, mine_run, open_mined, split_extended
 from gradspace.training.stopping import Stopping, stop_signals
-from gradspace.training.tracking import contributions
+from gradspace.training.tracking import contributions, offline_contributions
 
 OPTIMIZERS: dict[str, type[Optimizer]] = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
 CHECK_EVERY = 10
@@ -89,6 +92,7 @@ class Trainer:
         self.average = _average_of(system.model, recipe.training.ema)
         self.optimizer = self._make_optimizer(epoch=0)
         self.loss = self._make_loss(epoch=0)
+        self.mined = self._open_mined()
         tracked = recipe.training.tensorboard and processes.is_first()
         self.events = tensorboard_events(run) if tracked else None
         half = recipe.training.precision == "float16"
@@ -110,6 +114,7 @@ class Trainer:
         recipe, epoch = self.recipe.training, self.progress.epoch
         if self.progress.batch == 0:
             self._renew_parts(epoch)
+            self._mine_anew(epoch)
         batches = self._batches()
         self.monitor.start_epoch(epoch, self.progress.batch + len(batches), self.progress.batch)
         self.system.model.train()
@@ -119,7 +124,7 @@ class Trainer:
             self.progress = replace(
                 self.progress, batch=done, loss_sum=self.progress.loss_sum + value
             )
-            self.monitor.batch_done(len(batch.text_ids) * processes.world_size(), value)
+            self.monitor.batch_done(recipe.batch_size, value)
             if done % recipe.accumulate == 0:
                 if self.progress.step % recipe.save_every == 0:
                     self.save()
@@ -133,6 +138,31 @@ class Trainer:
             self.optimizer = self._make_optimizer(epoch)
         if epoch == 1 and self.recipe.objective.warm_up:
             self.loss = self._make_loss(epoch)
+
+    def _open_mined(self) -> Mined | None:
+        if self.recipe.offline is None:
+            return None
+        return open_mined(self.run, self.recipe.offline, self.dataset.splits["train"])
+
+    def _mine_anew(self, epoch: int) -> None:
+        """Replace the lists, where the recipe says so, by those of the weights of this moment.
+
+        They are in the folder of the run before a step is made with them: what goes on from a
+        checkpoint within the epoch has the same.
+        """
+        offline = self.recipe.offline
+        if offline is None or not is_due(offline, epoch):
+            return
+        source = {"epoch": str(epoch)}
+        mine_run(
+            self._evaluated_system(),
+            self.dataset,
+            self.run.offline,
+            top_texts=offline.num_texts,
+            top_images=offline.num_images,
+            source=source,
+        )
+        self.mined = self._open_mined()
 
     def _finish_epoch(self) -> None:
         """Evaluate on dev, keep the weights if they are the best so far, and move on."""
@@ -168,7 +198,14 @@ class Trainer:
             pin_memory=self.system.device.type == "cuda",
             rank=processes.rank(),
             world_size=processes.world_size(),
+            extend=self._extension(),
         )
+
+    def _extension(self) -> Callable[[Plan], Plan] | None:
+        """What is drawn for every batch of the epoch, where negatives were mined."""
+        if self.mined is None:
+            return None
+        return partial(self.mined.extend, seed=self.recipe.seed, epoch=self.progress.epoch)
 
     # --- one batch ------------------------------------------------------------------------------
 
@@ -220,9 +257,13 @@ class Trainer:
         return Embedded(images, texts, extra)
 
     def _loss_of(self, batch: Batch, images: Tensor, texts: Tensor) -> Tensor:
-        ids = (batch.image_ids.to(images.device), batch.text_ids.to(images.device))
+        image_ids, text_ids = batch.image_ids.to(images.device), batch.text_ids.to(images.device)
+        offline = None
+        if self.mined is not None:
+            (images, texts, image_ids), offline = split_extended(images, texts, image_ids)
+            text_ids = image_ids
         try:
-            value: Tensor = self.loss(images, texts, *ids)
+            value: Tensor = self.loss(images, texts, image_ids, text_ids, offline)
         except ValueError as error:
             raise TrainingError(
                 f"{error} at step {self.progress.step}: the weights have overflowed; "
@@ -256,13 +297,13 @@ class Trainer:
 
     def _track(self, outcome: Outcome, batch: Batch, value: Tensor, norm: Tensor) -> None:
         """Log what contributes to the gradient, in both directions, and how large it is."""
-        device = self.system.device
-        parts = (
-            outcome.images,
-            outcome.texts,
-            batch.image_ids.to(device),
-            batch.text_ids.to(device),
-        )
+        ids = batch.image_ids.to(self.system.device), batch.text_ids.to(self.system.device)
+        parts: tuple[Tensor, ...] = (outcome.images, outcome.texts, *ids)
+        of_mined: dict[str, Any] = {}
+        if self.mined is not None:
+            own, offline = split_extended(outcome.images, outcome.texts, ids[0])
+            of_mined = offline_contributions(self.loss.objective, *own, offline)
+            parts = (*own, own[2])
         everything = [processes.gather_rows(part) for part in parts]
         if not processes.is_first():
             return
@@ -274,6 +315,7 @@ class Trainer:
             gradient=float(norm),
             learning_rate=learning_rate(self.recipe, self.progress.epoch, self.progress.step - 1),
             **contributions(self.loss.objective, *everything),
+            **of_mined,
         )
 
     def _log(self, **values: Any) -> None:

@@ -10,8 +10,10 @@ from torch import Tensor
 
 from gradspace.analysis.cocos import cocos
 from gradspace.analysis.diagrams import some_triplets
+from gradspace.analysis.offline import offline_cocos
 from gradspace.analysis.score_file import SavedScores
 from gradspace.objectives import Objective
+from gradspace.offline import Offline
 from gradspace.positives import match_ids
 
 MOST_IMAGES = 1024
@@ -36,3 +38,15 @@ def contributions(
         "text_to_image": asdict(cocos(objective, scores.t(), positives.transpose())),
         "triplets": some_triplets(SavedScores(scores, positives), NUM_TRIPLETS),
     }
+
+
+@torch.no_grad()
+def offline_contributions(
+    objective: Objective, images: Tensor, texts: Tensor, ids: Tensor, offline: Offline
+) -> dict[str, Any]:
+    """COCOS of what was mined for the pairs of this process."""
+    found = offline_cocos(
+        objective, images.float(), texts.float(), ids, offline.each(lambda part: part.float())
+    )
+    ways = ("image_to_text", "text_to_image")
+    return {"offline": {way: asdict(counts) for way, counts in zip(ways, found, strict=True)}}

@@ -1,0 +1,150 @@
+"""Are listed negatives truly negatives? Rates where that is known, suspects where it is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradspace.execution.tiles import blocks
+from gradspace.mining.lists import HalfFloats, MinedLists, Positions
+
+ROWS = 4096
+"""Lists that are looked at together."""
+
+Relevance = NDArray[np.bool_] | Sequence[Collection[int]]
+"""[captions, images], true where the caption is true of the image; or for every caption the images
+that it is true of."""
+Relation = Callable[[Any, Any], NDArray[np.bool_]]
+
+
+@dataclass(frozen=True, eq=False)
+class RankedShare:
+    """Of the entries of one direction's lists, the share that is truly relevant."""
+
+    by_rank: NDArray[np.float64]
+    """[rank - 1]."""
+
+    @property
+    def overall(self) -> float:
+        return float(self.by_rank.mean())
+
+    @property
+    def by_interval(self) -> dict[tuple[int, int], float]:
+        """(first rank, last rank) -> share: 1-5, 6-10, 11-20, 21-50, 51-100 and so on."""
+        return {
+            (first, last): float(self.by_rank[first - 1 : last].mean())
+            for first, last in intervals(len(self.by_rank))
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class FalseNegatives:
+    texts: RankedShare
+    """In the lists of images."""
+    images: RankedShare
+    """In the lists of captions."""
+
+
+def intervals(length: int) -> list[tuple[int, int]]:
+    """Ranks in groups that grow, the last one up to `length`.
+
+    >>> intervals(60)
+    [(1, 5), (6, 10), (11, 20), (21, 50), (51, 60)]
+    """
+    round_numbers = [digit * 10**zeros for zeros in range(len(str(length))) for digit in (1, 2, 5)]
+    ends = [number for number in round_numbers if 5 <= number < length] + [length]
+    return list(zip([1, *(end + 1 for end in ends)], ends, strict=False))
+
+
+def false_negative_rate(lists: MinedLists, relevance: Relevance) -> FalseNegatives:
+    """The share of listed items that are truly relevant, by rank, both directions."""
+    num_images, num_texts = len(lists.texts_of_image), len(lists.images_of_text)
+    is_true = _truth(relevance, num_texts, num_images)
+    return FalseNegatives(
+        texts=_share(lists.texts_of_image, lambda image, text: is_true(text, image)),
+        images=_share(lists.images_of_text, is_true),
+    )
+
+
+def _share(listed: Positions, is_relevant: Relation) -> RankedShare:
+    """Of is_relevant(query, listed item)."""
+    count = np.zeros(listed.shape[1])
+    for rows in blocks(len(listed), ROWS):
+        query = np.arange(rows.start, rows.stop)[:, None]
+        count += is_relevant(query, listed[rows]).sum(0)
+    return RankedShare(count / len(listed))
+
+
+def _truth(relevance: Relevance, num_texts: int, num_images: int) -> Relation:
+    """Whether texts are true of images, for arrays of indices of both."""
+    if isinstance(relevance, np.ndarray):
+        if relevance.shape != (num_texts, num_images) or relevance.dtype != np.bool_:
+            raise ValueError(
+                f"relevance must be a boolean array [captions, images] of shape "
+                f"{[num_texts, num_images]}, got {relevance.dtype} of shape {list(relevance.shape)}"
+            )
+        return lambda text, image: relevance[text, image]
+    if len(relevance) != num_texts:
+        raise ValueError(f"relevance has {len(relevance)} entries for {num_texts} captions")
+    pairs = [text * num_images + image for text, own in enumerate(relevance) for image in own]
+    codes = np.sort(np.array(pairs, np.int64))
+    return lambda text, image: np.isin(text * np.int64(num_images) + image, codes)
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """A listed negative that may be a positive."""
+
+    image: int
+    caption: int
+    score: float
+    positive_score: float
+    """Of the caption with its own image."""
+
+
+def most_suspicious(lists: MinedLists, num: int) -> list[Suspect]:
+    """The pairs whose score exceeds most that of the caption with its own image, for a person.
+
+    Pairs from both directions, each once; the most suspicious first.
+    """
+    if num < 1:
+        raise ValueError(f"num is {num}; use at least 1")
+    positive = lists.positive_scores.astype(np.float32)
+    parts = [np.zeros((0, 3))]
+    for rows in blocks(len(lists.texts_of_image), ROWS):
+        texts = lists.texts_of_image[rows]
+        images = np.arange(rows.start, rows.stop)[:, None]
+        parts.append(_highest(texts, images, lists.text_scores[rows], positive, num))
+    for rows in blocks(len(lists.images_of_text), ROWS):
+        texts = np.arange(rows.start, rows.stop)[:, None]
+        images = lists.images_of_text[rows]
+        parts.append(_highest(texts, images, lists.image_scores[rows], positive, num))
+    excess, text, image = np.concatenate(parts).T
+    order = np.lexsort((image, text, -excess))
+    _, first = np.unique(np.stack([text, image], 1)[order], axis=0, return_index=True)
+    return [
+        Suspect(int(i), int(t), float(positive[int(t)] + e), float(positive[int(t)]))
+        for e, t, i in np.stack([excess, text, image], 1)[order[np.sort(first)[:num]]]
+    ]
+
+
+def _highest(
+    texts: NDArray[np.integer],
+    images: NDArray[np.integer],
+    scores: HalfFloats,
+    positive: NDArray[np.float32],
+    num: int,
+) -> NDArray[np.float64]:
+    """[pairs, 3]: excess, text, image of the `num` pairs of highest excess, and of equal ones."""
+    texts, images = np.broadcast_arrays(texts, images)
+    excess = scores.astype(np.float32) - positive[texts]
+    known = ~np.isnan(excess)
+    excess, texts, images = excess[known], texts[known], images[known]
+    if len(excess) > num:
+        high = excess >= np.partition(excess, -num)[-num]
+        excess, texts, images = excess[high], texts[high], images[high]
+    return np.stack([excess.astype(np.float64), texts, images], axis=1)

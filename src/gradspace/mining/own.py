@@ -1,0 +1,66 @@
+"""The pairs that belong together, which mining must not list for each other."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from gradspace.checks import check_embeddings, check_ids
+from gradspace.embedding import Embeddings
+from gradspace.positives import Positives, match_ids
+
+
+def own_positives(embeddings: Embeddings) -> Positives:
+    """Of every image its own texts; a ValueError where embeddings or ids cannot be used."""
+    check_embeddings(embeddings.images, embeddings.texts)
+    check_ids("image_ids", embeddings.image_ids, len(embeddings.images), "images")
+    check_ids("text_ids", embeddings.text_ids, len(embeddings.texts), "texts")
+    return match_ids(embeddings.image_ids, embeddings.text_ids, torch.device("cpu"))
+
+
+class OwnPairs:
+    """Images and texts with equal ids, sorted by the tile of the score matrix that they are in."""
+
+    def __init__(self, own: Positives, tile: tuple[int, int], device: torch.device) -> None:
+        self.height, self.width = tile
+        image, text = own.pairs()
+        self.num_columns = -(-own.num_candidates // self.width)
+        number = image // self.height * self.num_columns + text // self.width
+        order = number.argsort(stable=True)
+        self.images, self.texts = image[order].to(device), text[order].to(device)
+        num_tiles = -(-own.num_queries // self.height) * self.num_columns
+        ends = torch.bincount(number, minlength=num_tiles).cumsum(0)
+        self.bounds = [0, *ends.tolist()]
+
+    def within(self, rows: slice, columns: slice) -> tuple[Tensor, Tensor]:
+        """The images and the texts of the pairs in one tile."""
+        number = rows.start // self.height * self.num_columns + columns.start // self.width
+        inside = slice(self.bounds[number], self.bounds[number + 1])
+        return self.images[inside], self.texts[inside]
+
+
+def check_enough(own: Positives, top_texts: int, top_images: int) -> None:
+    """A ValueError where a list would be longer than there are negatives for it."""
+    image, text = own.pairs()
+    _check_one_way("top_texts", top_texts, ("image", "captions of other images"), own.shape, image)
+    shape = (own.num_candidates, own.num_queries)
+    _check_one_way("top_images", top_images, ("caption", "other images"), shape, text)
+
+
+def _check_one_way(
+    name: str, length: int, words: tuple[str, str], shape: tuple[int, int], with_own: Tensor
+) -> None:
+    query, negatives = words
+    if length < 1:
+        raise ValueError(f"{name} is {length}; use at least 1")
+    num_negatives = shape[1] - torch.bincount(with_own, minlength=shape[0])
+    fewest = int(num_negatives.min())
+    if fewest == 0:
+        raise ValueError(
+            f"{query} {int(num_negatives.argmin())} has no {negatives}: nothing can be mined for it"
+        )
+    if length > fewest:
+        raise ValueError(
+            f"{name} is {length}; {query} {int(num_negatives.argmin())} has only {fewest} "
+            f"{negatives}: use at most {fewest}"
+        )

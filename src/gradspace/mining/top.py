@@ -1,0 +1,243 @@
+"""Exact hardest negatives over a whole training set, both directions from the same scores.
+
+For every image the captions of other images that score highest with it, and for every caption the
+other images (AOQ: Chen et al., "Adaptive offline quintuplet loss for image-text matching", 2020).
+Scores are computed tile by tile; only the highest of every query are kept, so that memory is that
+of the lists and of one tile. Equal scores are listed in the order of their indices.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from gradspace.embedding import Embeddings, Progress
+from gradspace.execution.tiles import blocks, tile_size
+from gradspace.mining.lists import MinedLists, describe_source
+from gradspace.mining.own import OwnPairs, check_enough, own_positives
+from gradspace.mining.running import RunningTop, decode_keys, merge_keys
+from gradspace.mining.state import fingerprint, load_state, save_state, state_file
+from gradspace.processes import gather_rows, rank, world_size
+
+CPU_TILE = (512, 4096)
+MERGED_AT_ONCE = 65_536
+"""Captions whose lists several processes exchange in one go."""
+SECONDS_PER_SAVE = 30.0
+
+Precision = Literal["float32", "bfloat16"]
+Tile = tuple[int, int]
+"""Images and texts of a tile."""
+
+
+@torch.no_grad()
+def mine_exact(
+    embeddings: Embeddings,
+    *,
+    top_texts: int = 300,
+    top_images: int = 60,
+    source: Mapping[str, Any] | None = None,
+    device: torch.device | None = None,
+    precision: Precision = "float32",
+    tile: Tile | None = None,
+    state: Path | None = None,
+    save_every: float = SECONDS_PER_SAVE,
+    progress: Progress | None = None,
+) -> MinedLists:
+    """The `top_texts` hardest captions of every image, the `top_images` hardest of every caption.
+
+    Equal ids belong together and are never listed for each other. `source` becomes part of the
+    record. `precision` is that of the products on CUDA; a CPU computes in float32. Of several
+    processes each takes a share of the images, and all get all: the lists of one process, bit for
+    bit.
+
+    `state` is a file that what is done is saved to every `save_every` seconds: an interrupted
+    mining, started again, goes on from there. It is for the caller to delete.
+    """
+    work = _prepare(embeddings, (top_texts, top_images), device, precision, tile)
+    found = _start(work)
+    inputs = _fingerprint(work) if state else ""
+    if state and (saved := load_state(state_file(state), inputs)):
+        found.restore(saved)
+    last_save = time.monotonic()
+    for rows in work.blocks_of_images(found.next_image):
+        _mine_block(work, rows, found)
+        finished = rows.stop == work.share.stop
+        if state and (finished or time.monotonic() - last_save >= save_every):
+            save_state(state_file(state), inputs, found.tensors(work.share))
+            last_save = time.monotonic()
+        if progress:
+            progress(rows.stop - work.share.start, work.share.stop - work.share.start)
+    method = {"search": "exact", "precision": precision}
+    return _together(found, describe_source(embeddings, method, source))
+
+
+@dataclass(frozen=True, eq=False)
+class _Work:
+    """What is to be mined, and the part of it that this process mines."""
+
+    images: Tensor
+    texts: Tensor
+    own: OwnPairs
+    lengths: tuple[int, int]
+    """Of the list of an image, and of that of a text."""
+    tile: Tile
+    share: slice
+    """The images of this process: whole tiles, so that every score is rounded as by one process."""
+    memory: Tensor
+
+    def blocks_of_images(self, start: int) -> list[slice]:
+        rest = blocks(self.share.stop - start, self.tile[0])
+        return [slice(start + rows.start, start + rows.stop) for rows in rest]
+
+    def scores(self, rows: slice, columns: slice) -> Tensor:
+        """[images, texts] of one tile, in memory that the next tile will have."""
+        shape = (rows.stop - rows.start, columns.stop - columns.start)
+        scores = self.memory[: shape[0] * shape[1]].view(shape)
+        left, right = self.images[rows], self.texts[columns].t()
+        if left.dtype == torch.float32:
+            torch.mm(left, right, out=scores)
+        else:
+            torch.mm(left, right, out_dtype=torch.float32, out=scores)
+        return scores
+
+
+def _prepare(
+    embeddings: Embeddings,
+    lengths: tuple[int, int],
+    device: torch.device | None,
+    precision: Precision,
+    tile: Tile | None,
+) -> _Work:
+    own = own_positives(embeddings)
+    check_enough(own, *lengths)
+    device = device or embeddings.images.device
+    tile = tile or (tile_size(device) if device.type == "cuda" else CPU_TILE)
+    _check_options(device, precision, tile)
+    tile = (min(tile[0], len(embeddings.images)), min(tile[1], len(embeddings.texts)))
+    dtype = getattr(torch, precision)
+    return _Work(
+        images=embeddings.images.to(device, dtype),
+        texts=embeddings.texts.to(device, dtype),
+        own=OwnPairs(own, tile, device),
+        lengths=lengths,
+        tile=tile,
+        share=_share(len(embeddings.images), tile[0]),
+        memory=torch.empty(tile[0] * tile[1], device=device),
+    )
+
+
+def _check_options(device: torch.device, precision: str, tile: Tile) -> None:
+    if precision not in ("float32", "bfloat16"):
+        raise ValueError(f"precision is {precision!r}; use 'float32' or 'bfloat16'")
+    if precision == "bfloat16" and device.type != "cuda":
+        raise ValueError(f"bfloat16 products need a CUDA device, got {device}; use float32")
+    if min(tile) < 1:
+        raise ValueError(f"tile is {tile}; use at least 1 image and 1 text")
+
+
+def _share(num_images: int, height: int) -> slice:
+    num_blocks = -(-num_images // height)
+    first, last = (num_blocks * number // world_size() for number in (rank(), rank() + 1))
+    return slice(first * height, min(last * height, num_images))
+
+
+def _fingerprint(work: _Work) -> str:
+    share = (work.share.start, work.share.stop)
+    settings = {"lengths": work.lengths, "tile": work.tile, "share": share}
+    return fingerprint((work.images, work.texts, work.own.images, work.own.texts), settings)
+
+
+# --- one block of images against all texts -------------------------------------------------------
+
+
+@dataclass(eq=False)
+class _Found:
+    """The lists so far: complete for the images that are done, running for all texts."""
+
+    next_image: int
+    texts_of_image: Tensor
+    text_scores: Tensor
+    of_texts: RunningTop
+    positive_scores: Tensor
+
+    def tensors(self, share: slice) -> dict[str, Tensor]:
+        done = self.next_image - share.start
+        return {
+            "next_image": torch.tensor(self.next_image),
+            "texts_of_image": self.texts_of_image[:done],
+            "text_scores": self.text_scores[:done],
+            "keys": self.of_texts.keys,
+            "positive_scores": self.positive_scores,
+        }
+
+    def restore(self, saved: Mapping[str, Tensor]) -> None:
+        self.next_image = int(saved["next_image"])
+        done = len(saved["texts_of_image"])
+        self.texts_of_image[:done] = saved["texts_of_image"]
+        self.text_scores[:done] = saved["text_scores"]
+        self.of_texts.restore(saved["keys"])
+        self.positive_scores.copy_(saved["positive_scores"])
+
+
+def _start(work: _Work) -> _Found:
+    device, start = work.images.device, work.share.start
+    shape = (work.share.stop - start, work.lengths[0])
+    return _Found(
+        next_image=start,
+        texts_of_image=torch.empty(shape, dtype=torch.int32),
+        text_scores=torch.empty(shape, dtype=torch.float16),
+        of_texts=RunningTop(len(work.texts), work.lengths[1], device, start),
+        positive_scores=torch.full((len(work.texts),), -torch.inf, device=device),
+    )
+
+
+def _mine_block(work: _Work, rows: slice, found: _Found) -> None:
+    num_rows = rows.stop - rows.start
+    of_images = RunningTop(num_rows, work.lengths[0], work.images.device)
+    for columns in blocks(len(work.texts), work.tile[1]):
+        tile = work.scores(rows, columns)
+        image, text = work.own.within(rows, columns)
+        own_scores = tile[image - rows.start, text - columns.start]
+        found.positive_scores.scatter_reduce_(0, text, own_scores, "amax")
+        tile[image - rows.start, text - columns.start] = -torch.inf
+        of_images.take(slice(0, num_rows), tile, columns.start)
+        found.of_texts.take(columns, tile.t(), rows.start)
+    scores, texts = decode_keys(of_images.keys.sort(descending=True).values)
+    at = slice(rows.start - work.share.start, rows.stop - work.share.start)
+    found.texts_of_image[at] = texts.int().cpu()
+    found.text_scores[at] = scores.half().cpu()
+    found.next_image = rows.stop
+
+
+# --- the shares of all processes -----------------------------------------------------------------
+
+
+def _together(found: _Found, record: dict[str, Any]) -> MinedLists:
+    """The lists of images one after the other, those of texts merged."""
+    images, scores = [], []
+    for texts in blocks(len(found.of_texts.keys), MERGED_AT_ONCE):
+        highest = merge_keys(_from_all(found.of_texts.keys[texts]))
+        part_scores, part_images = decode_keys(highest)
+        images.append(part_images.int().cpu())
+        scores.append(part_scores.half().cpu())
+    positive = torch.stack(_from_all(found.positive_scores)).amax(0).cpu()
+    return MinedLists(
+        texts_of_image=gather_rows(found.texts_of_image).numpy(),
+        text_scores=gather_rows(found.text_scores).numpy(),
+        images_of_text=torch.cat(images).numpy(),
+        image_scores=torch.cat(scores).numpy(),
+        positive_scores=positive.where(positive.isfinite(), torch.nan).half().numpy(),
+        record=record,
+    )
+
+
+def _from_all(rows: Tensor) -> list[Tensor]:
+    """The same rows as every process has them."""
+    all_rows = gather_rows(rows, [len(rows)] * world_size())
+    return list(all_rows.view(world_size(), *rows.shape).unbind())

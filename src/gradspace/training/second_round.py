@@ -1,0 +1,135 @@
+"""Training on mined negatives: the lists of a run, the rows they add to a batch, and its loss.
+
+A batch of n pairs (I, T) becomes one of 3 n true pairs, embedded in one pass: (I, T), then (I-, T~)
+and (I~, T-), the mined image with a caption of its own and the mined caption with its own image.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass, fields
+from hashlib import blake2b
+from pathlib import Path
+
+import numpy as np
+from torch import Tensor
+
+from gradspace import processes
+from gradspace.data.dataset import Dataset, Split
+from gradspace.data.order import Plan
+from gradspace.embedding import Progress, embed_split
+from gradspace.mining.lists import MinedLists, load_lists
+from gradspace.mining.mine import mine_to_file
+from gradspace.mining.sampling import Sampling, draw_offline
+from gradspace.offline import Offline
+from gradspace.recipes import OfflineRecipe
+from gradspace.runs import Run
+from gradspace.system import System
+
+
+@dataclass(frozen=True)
+class Mined:
+    """The lists of a run, checked against its training split."""
+
+    lists: MinedLists
+    split: Split
+    sampling: Sampling
+
+    def extend(self, plan: Plan, *, seed: int, epoch: int) -> Plan:
+        """The pairs of a batch, followed by those of what is drawn for them."""
+        drawn = draw_offline(
+            self.lists, self.split, self.sampling, plan.images, plan.captions, seed, epoch
+        )
+        steps = np.arange(3)[:, None] * len(self.split.captions)
+        return Plan(
+            images=np.concatenate([plan.images, drawn.images, drawn.images_of_texts]),
+            captions=np.concatenate([plan.captions, drawn.texts_of_images, drawn.texts]),
+            items=(plan.items[None, :] + steps).ravel(),
+        )
+
+
+def split_extended(
+    images: Tensor, texts: Tensor, image_ids: Tensor
+) -> tuple[tuple[Tensor, Tensor, Tensor], Offline]:
+    """The pairs of an extended batch with their ids, and what was drawn for them."""
+    own_images, mined_images, images_of_texts = images.chunk(3)
+    own_texts, texts_of_images, mined_texts = texts.chunk(3)
+    own, of_images, of_texts = image_ids.chunk(3)
+    offline = Offline(
+        images=mined_images,
+        texts=mined_texts,
+        images_of_texts=images_of_texts,
+        texts_of_images=texts_of_images,
+        image_ids=of_images,
+        text_ids=of_texts,
+    )
+    return (own_images, own_texts, own), offline
+
+
+# --- the lists of a run -------------------------------------------------------------------------
+
+
+def open_mined(run: Run, recipe: OfflineRecipe, split: Split) -> Mined:
+    """The lists in the folder of a run; those that the recipe names are put there first."""
+    if not run.offline.exists() and recipe.lists is not None:
+        load_lists(recipe.lists).check_matches(split)
+        if processes.is_first():
+            link_or_copy(recipe.lists, run.offline)
+        processes.any_of(False)
+    if not run.offline.exists():
+        raise ValueError(
+            "there are no mined negatives yet: give offline.lists, a file that `gradspace mine` "
+            "writes"
+        )
+    lists = load_lists(run.offline)
+    lists.check_matches(split)
+    settings = recipe.model_dump(include={field.name for field in fields(Sampling)})
+    return Mined(lists, split, Sampling(**settings))
+
+
+def mine_run(
+    system: System,
+    dataset: Dataset,
+    out: Path,
+    *,
+    top_texts: int,
+    top_images: int,
+    source: dict[str, str],
+    progress: Progress | None = None,
+) -> MinedLists:
+    """Mine the training split with a model, into a file."""
+    train = dataset.splits["train"]
+    return mine_to_file(
+        out,
+        embed_split(system, train),
+        top_texts=top_texts,
+        top_images=top_images,
+        source={"dataset": dataset.name, "split": "train", **source},
+        progress=progress,
+    )
+
+
+def weights_digest(path: Path) -> str:
+    """Of a checkpoint: which weights mined a list."""
+    state = blake2b(digest_size=8)
+    with path.open("rb") as file:
+        while part := file.read(1 << 20):
+            state.update(part)
+    return state.hexdigest()
+
+
+def link_or_copy(source: Path, target: Path) -> None:
+    """Lists are large, and never changed: one copy on disk where the file system allows it."""
+    part = target.with_name(f".{target.name}.part")
+    part.unlink(missing_ok=True)
+    try:
+        os.link(source, part)
+    except OSError:
+        shutil.copyfile(source, part)
+    os.replace(part, target)
+
+
+def is_due(recipe: OfflineRecipe, epoch: int) -> bool:
+    """Are lists mined anew before this epoch?"""
+    return recipe.every is not None and epoch > 0 and epoch % recipe.every == 0
