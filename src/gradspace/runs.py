@@ -59,8 +59,8 @@ class Run:
     def analysis(self) -> Path:
         return self.folder / "analysis.json"
 
-    def results(self, split: str) -> Path:
-        return self.folder / f"{split}.parquet"
+    def results(self, split: str, folds: int = 1) -> Path:
+        return self.folder / f"{results_name(split, folds)}.parquet"
 
     def recipe(self) -> Recipe:
         return make_recipe(read_toml(self.recipe_file), str(self.recipe_file))
@@ -90,6 +90,11 @@ class Run:
             ]
             with write_atomically(self.metrics_file) as file:
                 file.writelines(json.dumps(line) + "\n" for line in kept)
+
+
+def results_name(split: str, folds: int = 1) -> str:
+    """`test`, or `test-5-folds`."""
+    return split if folds == 1 else f"{split}-{folds}-folds"
 
 
 class Events(Protocol):

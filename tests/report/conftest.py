@@ -55,7 +55,7 @@ def entries(tmp_path_factory: pytest.TempPathFactory, _shared_cache: None) -> li
             seed=seed,
         )
         evaluate_run(run, open_data(run.recipe()), CPU)
-        found.append(load_entry(run, "scenes", "VSE++", objective, seed, "test"))
+        found.append(load_entry(run, "scenes", "VSE++", objective, seed, run.results("test")))
     return found
 
 

@@ -61,11 +61,12 @@ def run_cells(
         jobs = Runner(devices, most).run(tasks, table.show)
     failed = [(c, j.problem) for c, j in zip(missing, jobs, strict=True) if j.state == "failed"]
     finished = {c.labels for c, j in zip(missing, jobs, strict=True) if j.state == "finished"}
-    entries = [
-        load_entry(Run(cell.folder(out / "runs")), *cell.labels, comparison.split)
-        for cell in cells
-        if cell in kept or cell.labels in finished
-    ]
+    entries = []
+    for cell in cells:
+        if cell in kept or cell.labels in finished:
+            run = Run(cell.folder(out / "runs"))
+            results = run.results(comparison.split, comparison.folds)
+            entries.append(load_entry(run, *cell.labels, results))
     return Outcome(entries, failed, any(job.state in ("stopped", "waiting") for job in jobs))
 
 
@@ -83,7 +84,8 @@ def _is_finished(cell: Cell, out: Path, comparison: Comparison) -> bool:
             f"{run.folder} was trained by another recipe than {cell} has now: delete it, or choose "
             "another --out"
         )
-    return run.results(comparison.split).exists() and run.analysis.exists()
+    results = run.results(comparison.split, comparison.folds)
+    return results.exists() and run.analysis.exists()
 
 
 @dataclass(frozen=True)
@@ -149,10 +151,9 @@ def gather(paths: Sequence[Path], device: torch.device) -> tuple[View, list[Entr
             places = {
                 (r.dataset, r.model, r.objective, r.seed): r for r in rows if r.split != "train"
             }
-            entries += [
-                load_entry(Run(_inside(path, row.run)), *labels, row.split)
-                for labels, row in places.items()
-            ]
+            for labels, row in places.items():
+                run = Run(_inside(path, row.run))
+                entries.append(load_entry(run, *labels, run.results(row.split)))
         elif Run(path).recipe_file.is_file():
             entries.append(_entry_of_run(Run(path), device))
         else:
@@ -183,7 +184,7 @@ def _entry_of_run(run: Run, device: torch.device) -> Entry:
         evaluate_run(run, open_recipe(recipe.data), device)
     results = load_results(run.results("test"))
     labels = (results.dataset, recipe.model.name, recipe.objective.name, recipe.seed)
-    return load_entry(run, *labels, "test")
+    return load_entry(run, *labels, run.results("test"))
 
 
 def _told_apart(entries: Sequence[Entry]) -> list[Entry]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from gradspace.analysis.run_analysis import RunAnalysis, load_analysis
 from gradspace.comparison.metrics import cocos_metrics
 from gradspace.comparison.results import Row, RunResults, check_comparable, load_results
-from gradspace.runs import Run
+from gradspace.runs import Run, results_name
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +34,8 @@ class Entry:
     def rows(self) -> Iterator[Row]:
         """Every number of the run."""
         counts = cocos_metrics(self.analysis.cocos)
-        measured = [(self.results.split, n, v, None) for n, v in self.results.metrics.items()]
+        name = results_name(self.results.split, self.results.folds)
+        measured = [(name, n, v, None) for n, v in self.results.metrics.items()]
         counted = [("train", name, c["mean"], c["std"]) for name, c in counts.items()]
         for split, metric, value, std in (*measured, *counted):
             labels = (self.dataset, self.model, self.objective, self.seed)
@@ -47,8 +49,10 @@ Group = Mapping[str, Sequence[Entry]]
 """objective -> its seeds, of one model on one dataset."""
 
 
-def load_entry(run: Run, dataset: str, model: str, objective: str, seed: int, split: str) -> Entry:
-    results, analysis = load_results(run.results(split)), load_analysis(run.analysis)
+def load_entry(
+    run: Run, dataset: str, model: str, objective: str, seed: int, results_file: Path
+) -> Entry:
+    results, analysis = load_results(results_file), load_analysis(run.analysis)
     return Entry(dataset, model, objective, seed, run, results, analysis)
 
 

@@ -158,6 +158,7 @@ class Row:
     objective: str
     seed: int
     split: str
+    """What it was measured on: test, dev, train; with folds `test-5-folds`."""
     metric: str
     value: float
     std: float | None

@@ -139,10 +139,10 @@ def evaluate_run(
         recipe = run.recipe()
         analysis = analyse_run(build_objective(recipe), found, train_split, recipe.training)
         save_analysis(run.analysis, analysis)
-    if not run.results(split).exists():
+    if not run.results(split, folds).exists():
         found = embed_split(system, dataset.splits[split])
         results = measure(found, dataset.splits[split], dataset.name, folds)
-        save_results(run.results(split), results)
+        save_results(run.results(split, folds), results)
 
 
 class Telling(Monitor):
