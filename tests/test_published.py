@@ -147,7 +147,7 @@ each_recipe = pytest.mark.parametrize("name", RECIPES)
 
 def test_every_table_has_a_recipe_and_its_numbers() -> None:
     assert set(TABLES) == set(PAPER_TABLES)
-    assert set(RECIPES) == {*PAPER_TABLES, "aoq-figure1"}
+    assert set(RECIPES) == {*PAPER_TABLES, "aoq-figure1", "aoq-steps"}
 
 
 @each_recipe

@@ -52,7 +52,7 @@ def trainer(tmp_path: Path) -> Make:
 
 
 def first_batch(trainer: Trainer) -> Batch:
-    return next(iter(trainer._batches()))
+    return next(iter(trainer.batches()))
 
 
 def gradients(trainer: Trainer) -> dict[str, Tensor]:

@@ -47,7 +47,7 @@ def write_gradients(folder: Path, tables: dict[str, Any]) -> None:
         if isinstance(part, nn.BatchNorm1d):
             nn.init.ones_(part.weight)
             part.eval()
-    outcome = trainer._backward(next(iter(trainer._batches())))
+    outcome = trainer._backward(next(iter(trainer.batches())))
     processes.average_gradients(system.model.parameters())
     found = {n: p.grad for n, p in system.model.named_parameters() if p.grad is not None}
     found["loss"] = outcome.loss

@@ -104,7 +104,7 @@ def test_accumulated_gradients_are_the_mean_over_batches(tmp_path: Path) -> None
     system = new_system(recipe, dataset, run, torch.device("cpu"))
     with Monitor(None, 0) as monitor:
         trainer = Trainer(recipe, dataset, system, run, monitor)
-        batches = list(trainer._batches())[:2]
+        batches = list(trainer.batches())[:2]
         model = system.model
         expected: dict[str, Tensor] = {}
         for batch in batches:
@@ -121,9 +121,9 @@ def test_accumulated_gradients_are_the_mean_over_batches(tmp_path: Path) -> None
             )
 
         trainer.optimizer.register_step_pre_hook(record)
-        trainer._train_on(batches[0])
+        trainer.train_on(batches[0])
         trainer.progress = type(trainer.progress)(batch=1)
-        trainer._train_on(batches[1])
+        trainer.train_on(batches[1])
     torch.testing.assert_close(found, expected)
 
 

@@ -48,6 +48,8 @@ class RunAnalysis:
     """The same of the hardest negatives."""
     triplets: list[tuple[float, float]]
     """Some (positive, hardest negative), evenly taken."""
+    seconds_per_batch: float | None = None
+    """Of training, where somebody asked for it."""
 
 
 def analyse_run(

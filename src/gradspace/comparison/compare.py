@@ -10,11 +10,12 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
+from gradspace.analysis.run_analysis import load_analysis
 from gradspace.analysis.significance import verdict
 from gradspace.comparison.entries import Entry, load_entry
 from gradspace.comparison.grid import Cell, with_first_rounds
 from gradspace.comparison.live import LiveTable
-from gradspace.comparison.metrics import ARROWS, RECALLS
+from gradspace.comparison.metrics import ARROWS, RECALLS, SECONDS
 from gradspace.comparison.recipe import Comparison
 from gradspace.comparison.results import load_results, load_table, save_table
 from gradspace.comparison.runner import Runner
@@ -72,7 +73,8 @@ def run_cells(
 
 def _task(cell: Cell, runs: Path, comparison: Comparison) -> Task:
     first = cell.first.folder(runs) if cell.first else None
-    return Task(cell.folder(runs), cell.recipe, comparison.split, comparison.folds, first)
+    timed = SECONDS in comparison.metrics
+    return Task(cell.folder(runs), cell.recipe, comparison.split, comparison.folds, first, timed)
 
 
 def _is_finished(cell: Cell, out: Path, comparison: Comparison) -> bool:
@@ -85,7 +87,9 @@ def _is_finished(cell: Cell, out: Path, comparison: Comparison) -> bool:
             "another --out"
         )
     results = run.results(comparison.split, comparison.folds)
-    return results.exists() and run.analysis.exists()
+    if not results.exists() or not run.analysis.exists():
+        return False
+    return SECONDS not in comparison.metrics or bool(load_analysis(run.analysis).seconds_per_batch)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradspace.analysis.run_analysis import RunAnalysis, load_analysis
-from gradspace.comparison.metrics import cocos_metrics
+from gradspace.comparison.metrics import SECONDS, cocos_metrics
 from gradspace.comparison.results import Row, RunResults, check_comparable, load_results
 from gradspace.runs import Run, results_name
 
@@ -37,12 +37,17 @@ class Entry:
         name = results_name(self.results.split, self.results.folds)
         measured = [(name, n, v, None) for n, v in self.results.metrics.items()]
         counted = [("train", name, c["mean"], c["std"]) for name, c in counts.items()]
+        if self.analysis.seconds_per_batch is not None:
+            counted.append(("train", SECONDS, self.analysis.seconds_per_batch, None))
         for split, metric, value, std in (*measured, *counted):
             labels = (self.dataset, self.model, self.objective, self.seed)
             yield Row(*labels, split, metric, value, std, str(self.run.folder))
 
     def value(self, metric: str) -> float:
-        return next(row.value for row in self.rows() if row.metric == metric)
+        found = next((row.value for row in self.rows() if row.metric == metric), None)
+        if found is None:
+            raise ValueError(f"{metric} was not measured for {self.name}")
+        return found
 
 
 Group = Mapping[str, Sequence[Entry]]

@@ -89,6 +89,8 @@ class _CellMaker:
             first = self.cell(dataset, model, _objective(given, after), seed)
             tables = lay_over({"offline": {}}, tables)
         raw = lay_over(lay_over(given.recipe, given.models[model].tables), tables)
+        if "offline" not in tables:
+            raw.pop("offline", None)  # what second rounds share
         for exception in given.exceptions:
             if exception.concerns(dataset, model, objective.name):
                 raw = lay_over(raw, {"training": exception.training})

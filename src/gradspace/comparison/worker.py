@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 import torch
 
-from gradspace.analysis.run_analysis import analyse_run, save_analysis
+from gradspace.analysis.run_analysis import analyse_run, load_analysis, save_analysis
 from gradspace.comparison.results import measure, save_results
 from gradspace.data.dataset import Dataset
 from gradspace.data.open import open_recipe
@@ -24,6 +24,7 @@ from gradspace.training import train
 from gradspace.training.monitor import Monitor
 from gradspace.training.schedule import stages
 from gradspace.training.second_round import link_or_copy, mine_run, weights_digest
+from gradspace.training.timing import seconds_per_batch
 
 SAY_EVERY = 0.25
 """Seconds between two messages of a run that trains."""
@@ -39,6 +40,8 @@ class Task:
     folds: int
     first: Path | None = None
     """The run of a first round, whose best model mines the negatives of this one."""
+    timed: bool = False
+    """Is the time of a training step asked for?"""
 
 
 @dataclass(frozen=True)
@@ -104,6 +107,10 @@ def complete(
         return False
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     evaluate_run(run, dataset, device, task.split, task.folds)
+    analysis = load_analysis(run.analysis)
+    if task.timed and analysis.seconds_per_batch is None:
+        seconds = seconds_per_batch(run, dataset, device)
+        save_analysis(run.analysis, replace(analysis, seconds_per_batch=seconds))
     return True
 
 

@@ -115,11 +115,11 @@ class Trainer:
         if self.progress.batch == 0:
             self._renew_parts(epoch)
             self._mine_anew(epoch)
-        batches = self._batches()
+        batches = self.batches()
         self.monitor.start_epoch(epoch, self.progress.batch + len(batches), self.progress.batch)
         self.system.model.train()
         for batch in batches:
-            value = self._train_on(batch)
+            value = self.train_on(batch)
             done = self.progress.batch + 1
             self.progress = replace(
                 self.progress, batch=done, loss_sum=self.progress.loss_sum + value
@@ -182,7 +182,7 @@ class Trainer:
         self.progress = replace(done, epoch=done.epoch + 1, batch=0, loss_sum=0.0)
         self.save()
 
-    def _batches(self) -> Loader[Batch]:
+    def batches(self) -> Loader[Batch]:
         training = self.recipe.training
         split = self.dataset.splits["train"]
         return training_batches(
@@ -209,7 +209,7 @@ class Trainer:
 
     # --- one batch ------------------------------------------------------------------------------
 
-    def _train_on(self, batch: Batch) -> float:
+    def train_on(self, batch: Batch) -> float:
         training, step = self.recipe.training, self.progress.step
         outcome = self._backward(batch)
         value = outcome.loss

@@ -1,0 +1,41 @@
+"""How long a training step of a run takes (AOQ supplement, Table 3)."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from itertools import islice, pairwise
+from pathlib import Path
+from statistics import median
+
+import torch
+
+from gradspace.data.dataset import Dataset
+from gradspace.runs import Run
+from gradspace.system import new_system
+from gradspace.training.loop import Trainer
+from gradspace.training.monitor import Monitor
+from gradspace.training.second_round import link_or_copy
+
+WARM_UP, TIMED = 5, 20
+
+
+def seconds_per_batch(run: Run, dataset: Dataset, device: torch.device) -> float:
+    """The median over some steps of a new model with the recipe of a run, loading included.
+
+    Other runs on the same machine disturb it.
+    """
+    recipe = run.recipe()
+    with tempfile.TemporaryDirectory() as folder:
+        scratch = Run(Path(folder))
+        if run.offline.exists():
+            link_or_copy(run.offline, scratch.offline)
+        system = new_system(recipe, dataset, scratch, device)
+        trainer = Trainer(recipe, dataset, system, scratch, Monitor(None, 0))
+        system.model.train()
+        ends = [time.perf_counter()]
+        for batch in islice(trainer.batches(), WARM_UP + TIMED):
+            trainer.train_on(batch)  # which reads the loss, and so waits for the device
+            ends.append(time.perf_counter())
+    taken = [end - start for start, end in pairwise(ends)]
+    return median(taken[WARM_UP:] or taken)
