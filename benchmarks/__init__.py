@@ -6,6 +6,7 @@ scale.py        suite: batches up to 32,768, without a score matrix
 peers.py        the same losses in pytorch-metric-learning
 loops.py        the same losses as plain loops over the queries
 evaluation.py   suite: all retrieval metrics at the size of COCO 5K
+mining.py       suite: hardest negatives over a whole training set; also a command of its own
 training.py     suite: the objective and the loader beside the model
 case.py         one case, its measurement, and the embeddings that all cases share
 measure.py      measures one case, in a process of its own

@@ -13,13 +13,19 @@ import typer
 from rich.console import Console
 from rich.progress import track
 
-from benchmarks import evaluation, losses, scale, training
+from benchmarks import evaluation, losses, mining, scale, training
 from benchmarks.case import Case, Measurement
 from benchmarks.page import machine, page
 from benchmarks.processes import ROOT, run
 from benchmarks.tables import Table, megabytes, seconds
 
-SUITES = {"losses": losses, "scale": scale, "evaluation": evaluation, "training": training}
+SUITES = {
+    "losses": losses,
+    "scale": scale,
+    "evaluation": evaluation,
+    "mining": mining,
+    "training": training,
+}
 WIDTH = 124
 """Of the tables: what they need, also where the terminal is narrower or none."""
 PAGE = ROOT / "docs" / "benchmarks.md"
@@ -29,6 +35,7 @@ class Suite(StrEnum):
     losses = "losses"
     scale = "scale"
     evaluation = "evaluation"
+    mining = "mining"
     training = "training"
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import evaluation, losses, scale, training
+from benchmarks import evaluation, losses, mining, scale, training
 from benchmarks.case import Call, Case, Measurement, Run
 
 THREADS = 2
@@ -33,6 +33,7 @@ PREPARE = {
     "losses": losses.prepare,
     "scale": scale.prepare,
     "evaluation": evaluation.prepare,
+    "mining": mining.prepare,
     "training": training.prepare,
 }
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gradspace.comparison.grid import cells, on_data
+from gradspace.comparison.grid import cells, on_data, with_first_rounds
 from gradspace.comparison.recipe import lay_over, load_comparison
 from gradspace.comparison.study import Range, Values, study_points
 
@@ -71,6 +71,41 @@ def test_a_recipe_extends_another_and_shares_its_runs(tmp_path: Path) -> None:
     assert root == tmp_path / "small.toml"
     assert comparison.title == "Part"
     assert {cell.objective for cell in cells(comparison, "part.toml")} == {"wide"}
+
+
+def test_a_part_of_the_grid_by_the_command_line(tmp_path: Path) -> None:
+    comparison, _ = load_comparison(write(tmp_path, SMALL))
+    part = comparison.part(["model=deep", "objective=wide"])
+    assert {cell.labels[1:3] for cell in cells(part, "part")} == {("deep", "wide")}
+    with pytest.raises(ValueError, match="--only model names 'VSE'; did you mean 'VSE"):
+        comparison.part(["model=VSE"])
+    with pytest.raises(ValueError, match="takes AXIS=LABEL with an axis of dataset, model, obj"):
+        comparison.part(["seed=1"])
+
+
+def test_a_second_round_comes_after_a_first(tmp_path: Path) -> None:
+    more = """
+[objectives.second]
+after = "triplet"
+objective = { name = "offline-triplet" }
+offline = { skip = 5 }
+"""
+    comparison, _ = load_comparison(write(tmp_path, SMALL + more))
+    grid = cells(comparison.part(["objective=second", "model=VSE++"]), "rounds")
+    assert [cell.objective for cell in grid] == ["second", "second"]
+    first = grid[0].first
+    assert first is not None
+    assert (first.objective, first.seed, first.recipe.offline) == ("triplet", 0, None)
+    assert grid[0].recipe.offline is not None
+    assert grid[0].recipe.offline.skip == 5
+    every = with_first_rounds(grid)
+    assert [cell.objective for cell in every] == ["triplet", "second"] * 2
+    third = more + '[objectives.third]\nafter = "second"\n'
+    with pytest.raises(ValueError, match="third comes after a second round"):
+        load_comparison(write(tmp_path, SMALL + third))
+    wrong = more.replace('after = "triplet"', 'after = "tripplet"')
+    with pytest.raises(ValueError, match=r"second.after names 'tripplet'"):
+        load_comparison(write(tmp_path, SMALL + wrong))
 
 
 def test_the_same_grid_on_the_data_at_hand(tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ def test_any_embeddings_can_be_mined(trained: Run, tmp_path: Path) -> None:
     run("mine", trained.folder, *SIZES, "--out", tmp_path / "of-run.safetensors")
     lists, same = load_lists(out), load_lists(tmp_path / "of-run.safetensors")
     assert (lists.texts_of_image == same.texts_of_image).all()
-    with pytest.raises(ValueError, match="top_texts is 1000.*at most"):
+    with pytest.raises(ValueError, match=r"top_texts is 1000.*at most"):
         run("mine", trained.folder, "--top-texts", "1000", "--out", out)
     with pytest.raises(ValueError, match="has no split 'val', only train, dev, test"):
         run("mine", trained.folder, "--split", "val", "--out", out)

@@ -19,6 +19,7 @@ from gradspace.embedding import Embeddings, load_embeddings, save_embeddings
 from gradspace.mining import MinedLists, load_lists, mine_exact, save_lists
 from gradspace.mining.lists import ARRAYS
 from gradspace.mining.running import RunningTop, decode_keys, encode_keys
+from gradspace.mining.top import Precision
 from gradspace.processes import rank
 
 TILES = [(512, 4096), (23, 57), (1, 1), (5, 7), (4, 57), (23, 2), (22, 56), (1, 57)]
@@ -144,6 +145,21 @@ def test_candidates_that_rise_all_compete() -> None:
     )
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_lists_of_a_gpu_are_those_of_loops(precision: Precision) -> None:
+    """Small whole numbers are exact in both precisions."""
+    embeddings, cuda = odd_embeddings(), torch.device("cuda")
+    for tile in (None, (5, 7)):
+        found = mine_exact(
+            embeddings, top_texts=10, top_images=8, device=cuda, precision=precision, tile=tile
+        )
+        of_images, of_texts = lists_by_loops(embeddings, 10, 8)
+        assert found.texts_of_image.tolist() == of_images
+        assert found.images_of_text.tolist() == of_texts
+
+
 def test_progress_counts_images() -> None:
     seen: list[tuple[int, int]] = []
     mine_exact(
@@ -253,4 +269,5 @@ def test_other_errors() -> None:
     bad = good.texts.clone()
     bad[5] = torch.nan
     assert_refused("texts has NaN or infinite values in 1 of 57 rows", replace(good, texts=bad))
+    assert_refused("precision is 'half'; use 'float32' or", good, precision="half", **lengths)
     assert_refused("tile is .0, 5.; use", good, tile=(0, 5), **lengths)

@@ -15,10 +15,9 @@ from small_runs import open_data, small_recipe, train_small
 from gradspace.comparison.compare import find_out
 from gradspace.comparison.entries import Entry, load_entry
 from gradspace.comparison.metrics import RECALLS
-from gradspace.comparison.results import digest
 from gradspace.comparison.tables import View
 from gradspace.comparison.worker import evaluate_run
-from gradspace.data.dataset import Dataset
+from gradspace.data.dataset import Dataset, digest
 from gradspace.report import write_report
 
 CPU = torch.device("cpu")

@@ -50,6 +50,12 @@ def compare(
             "computes them once."
         ),
     ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="AXIS=LABEL", help="A part of the grid, such as model=VSRN; repeat for more."
+        ),
+    ] = None,
     check: Annotated[
         bool, typer.Option("--check", help="Only say what is needed, and what is missing.")
     ] = False,
@@ -72,6 +78,7 @@ def compare(
     Finished runs are kept: started again, it does only what is missing. Ctrl-C stops without loss.
     """
     chosen, root = load_comparison(recipe)
+    chosen = chosen.part(only or [])
     folder = out or _default_folder(root, data)
     changes, notes = list(overrides or ()), list[str]()
     if data is not None:

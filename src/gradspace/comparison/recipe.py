@@ -16,7 +16,7 @@ other. `recipes/` has one for every table of the papers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -132,6 +132,19 @@ class Comparison(Table):
             if not any(model.reads in inputs for inputs in self.datasets.values()):
                 raise ValueError(f"models.{label} reads {model.reads!r}, which no dataset has")
         return self
+
+    def part(self, wanted: Sequence[str]) -> Comparison:
+        """The part of the grid that `model=VSRN` and the like say."""
+        found: dict[str, list[str]] = {}
+        for one in wanted:
+            axis, equals, label = one.partition("=")
+            if axis not in Only.model_fields or not equals:
+                axes = ", ".join(Only.model_fields)
+                raise ValueError(f"--only takes AXIS=LABEL with an axis of {axes}, got {one!r}")
+            _known(f"--only {axis}", label, getattr(self, f"{axis}s"))
+            found.setdefault(axis, []).append(label)
+        changed = {axis: tuple(labels) for axis, labels in found.items()}
+        return self.model_copy(update={"only": self.only.model_copy(update=changed)})
 
     @property
     def split(self) -> str:

@@ -11,7 +11,6 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 
 from gradspace.comparison.metrics import DIRECTIONS, KS, RECALLS, retrieval_metrics
-from gradspace.data.dataset import Split
+from gradspace.data.dataset import Split, digest
 from gradspace.embedding import Embeddings
 from gradspace.files import write_atomically
 from gradspace.metrics import RankedFold, rank_folds, report_of
@@ -85,14 +84,6 @@ def measure(found: Embeddings, split: Split, dataset: str, folds: int = 1) -> Ru
         ranks=_best_ranks(ranked, len(split.image_names), len(split.captions)),
         images={"i2t": np.arange(len(split.image_names)), "t2i": image_of_caption},
     )
-
-
-def digest(images: Sequence[str], captions: Sequence[str]) -> str:
-    """Short, and another one for another test set."""
-    state = blake2b(digest_size=8)
-    for text in (*images, "", *captions):
-        state.update(text.encode() + b"\0")
-    return state.hexdigest()
 
 
 def check_comparable(results: Iterable[tuple[str, RunResults]]) -> None:

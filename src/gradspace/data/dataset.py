@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -92,6 +93,14 @@ def make_split(
         images=images,
         features=features,
     )
+
+
+def digest(images: Sequence[str], captions: Sequence[str]) -> str:
+    """Short, and another one for other images or captions."""
+    state = blake2b(digest_size=8)
+    for text in (*images, "", *captions):
+        state.update(text.encode() + b"\0")
+    return state.hexdigest()
 
 
 @runtime_checkable

@@ -16,8 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from gradspace.checkpoint import load_checkpoint, save_checkpoint
-from gradspace.comparison.results import digest
-from gradspace.data.dataset import Split
+from gradspace.data.dataset import Split, digest
 from gradspace.embedding import Embeddings
 
 KIND = "mined lists"

@@ -10,8 +10,7 @@ import torch
 
 from gradspace.comparison.entries import Entry, Group
 from gradspace.comparison.metrics import ARROWS
-from gradspace.comparison.results import digest
-from gradspace.data.dataset import Dataset, Split
+from gradspace.data.dataset import Dataset, Split, digest
 from gradspace.data.open import open_recipe
 from gradspace.embedding import Embeddings, embed_split
 from gradspace.report.flips import OUTCOMES, choose_queries, outcome_of, queries_by_outcome
