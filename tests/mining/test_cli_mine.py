@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -66,7 +67,9 @@ def test_mine_audit_and_train(trained: Run, tmp_path: Path) -> None:
     assert load_lists(lists).record["source"]["dataset"] == "scenes"
     page = lists.with_suffix(".html").read_text()
     assert "data:image/jpeg" in page
-    assert "listed as negative" in page
+    captions = re.findall('<p class="caption">(.*?)</p>', page)
+    assert 0 < len(captions) == len(set(captions)) <= 48, "each caption once"
+    assert page.count("listed as negative <b>") == len(captions)
     told = json.loads(run("mine", trained.folder, *SIZES, "--audit", "--json"))
     assert set(told["audit"]["false_negatives"]) == {"captions", "images"}
     done = run(

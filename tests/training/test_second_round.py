@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
+from several import together
 from small_runs import open_data, small_recipe, train_small
+from training.test_distributed import StopsAfter, write_gradients
 from training.test_resume import assert_same
 
 from gradspace.data.order import epoch_order
@@ -104,17 +105,20 @@ def test_in_chunks_the_gradient_is_the_same(name: str, first: Run, tmp_path: Pat
     torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=1e-6)
 
 
-class StopsAfter(Monitor):
-    """Asks for a stop after so many batches, as Ctrl-C would."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(None, 0)
-        self.left = number
-
-    def batch_done(self, num_pairs: int, loss: float) -> None:
-        self.left -= 1
-        if self.left == 0:
-            os.kill(os.getpid(), signal.SIGTERM)
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.parametrize("name", [ADAPTIVE, "circle/sigmoid-ms"])
+def test_two_processes_have_the_gradient_of_one(name: str, first: Run, tmp_path: Path) -> None:
+    settings = {**tables(first), "objective": {"name": name}, "training": {"batch_size": 15}}
+    one, two = tmp_path / "one", tmp_path / "two"
+    one.mkdir()
+    two.mkdir()
+    write_gradients(one, settings)
+    together(2, write_gradients, two, settings)
+    expected = load_file(one / "0.safetensors")
+    for rank in range(2):
+        found = load_file(two / f"{rank}.safetensors")
+        for key, value in expected.items():
+            torch.testing.assert_close(found[key], value, rtol=1e-4, atol=1e-5, msg=key)
 
 
 @pytest.mark.parametrize("stop", [7, 13])

@@ -7,12 +7,13 @@ from pathlib import Path
 
 from gradspace.data.dataset import Split
 from gradspace.files import write_atomically
-from gradspace.mining.audit import most_suspicious
+from gradspace.mining.audit import Suspect, most_suspicious
 from gradspace.mining.lists import MinedLists
 from gradspace.report.thumbnails import Thumbnails
 from gradspace.report.write import template
 
 MOST_PAIRS = 48
+LOOKED_AT = 5000
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,15 @@ class Pair:
     positive_score: float
 
 
+def _one_per_caption(lists: MinedLists) -> list[Suspect]:
+    """The most suspicious pair of every caption: many of one caption would hide the others."""
+    found: dict[int, Suspect] = {}
+    for suspect in most_suspicious(lists, LOOKED_AT):
+        if suspect.score > suspect.positive_score:
+            found.setdefault(suspect.caption, suspect)
+    return list(found.values())[:MOST_PAIRS]
+
+
 def write_audit(path: Path, lists: MinedLists, split: Split) -> None:
     """One HTML file with the most suspicious pairs of mined lists."""
     thumbnails = Thumbnails()
@@ -49,8 +59,7 @@ def write_audit(path: Path, lists: MinedLists, split: Split) -> None:
             score=found.score,
             positive_score=found.positive_score,
         )
-        for found in most_suspicious(lists, MOST_PAIRS)
-        if found.score > found.positive_score
+        for found in _one_per_caption(lists)
     ]
     title = f"Suspicious negatives of {split.name}"
     page = template("audit.html").render(
