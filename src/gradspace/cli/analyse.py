@@ -122,15 +122,12 @@ def flips(
     split = open_recipe(a.run.recipe().data).splits[a.results.split]
     names = {"i2t": split.image_names, "t2i": split.captions}
     for way, of_way in found.items():
-        sizes = [len(part) for part in (of_way.both, of_way.neither)]
-        told = f"{sizes[0]} answered by both, {sizes[1]} by neither"
-        console.print(f"[bold]{ARROWS[way]}[/], rank up to {k}: {told}", highlight=False)
+        told = f"{len(of_way.both)} answered by both, {len(of_way.neither)} by neither"
+        lines = [f"{ARROWS[way]}, rank up to {k}: {told}"]
         for run, part in ((first, of_way.only_first), (second, of_way.only_second)):
-            console.print(f"  {len(part)} only by {run}", highlight=False, markup=False)
-            for query in part[:show].tolist():
-                console.print(
-                    f"    {names[way][query]}", style="dim", highlight=False, markup=False
-                )
+            lines.append(f"  {len(part)} only by {run}")
+            lines += [f"    {names[way][query]}" for query in part[:show].tolist()]
+        console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
 
 
 def _batches(saved: SavedScores, batch_size: int | None) -> Iterator[SavedScores]:
