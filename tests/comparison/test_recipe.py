@@ -100,6 +100,13 @@ offline = { skip = 5 }
     assert grid[0].recipe.offline.skip == 5
     every = with_first_rounds(grid)
     assert [cell.objective for cell in every] == ["triplet", "second"] * 2
+    going_on = more.replace("after =", "continues = true\nafter =")
+    comparison, _ = load_comparison(write(tmp_path, SMALL + going_on))
+    [cell, *_] = cells(comparison.part(["objective=second", "model=VSE++"]), "rounds", small=True)
+    assert cell.recipe_in(tmp_path).init == tmp_path / "scenes/VSE++/triplet/seed-0"
+    assert cell.recipe.objective.warm_up is None, "it is past its start"
+    with pytest.raises(ValueError, match="continues needs after"):
+        load_comparison(write(tmp_path, SMALL + going_on.replace('after = "triplet"', "")))
     third = more + '[objectives.third]\nafter = "second"\n'
     with pytest.raises(ValueError, match="third comes after a second round"):
         load_comparison(write(tmp_path, SMALL + third))

@@ -74,14 +74,15 @@ def run_cells(
 def _task(cell: Cell, runs: Path, comparison: Comparison) -> Task:
     first = cell.first.folder(runs) if cell.first else None
     timed = SECONDS in comparison.metrics
-    return Task(cell.folder(runs), cell.recipe, comparison.split, comparison.folds, first, timed)
+    recipe = cell.recipe_in(runs)
+    return Task(cell.folder(runs), recipe, comparison.split, comparison.folds, first, timed)
 
 
 def _is_finished(cell: Cell, out: Path, comparison: Comparison) -> bool:
     run = Run(cell.folder(out / "runs"))
     if not run.recipe_file.exists():
         return False
-    if run.recipe() != cell.recipe:
+    if run.recipe() != cell.recipe_in(out / "runs"):
         raise ValueError(
             f"{run.folder} was trained by another recipe than {cell} has now: delete it, or choose "
             "another --out"

@@ -38,6 +38,8 @@ class Cell:
     """Of a study."""
     first: Cell | None = None
     """The first round, whose best model mines the negatives of this one."""
+    continues: bool = False
+    """Does it start from the weights of that model?"""
 
     @property
     def labels(self) -> tuple[str, str, str, int]:
@@ -47,6 +49,12 @@ class Cell:
         *labels, seed = self.labels
         parts = [re.sub(r"[^\w+.=-]+", "-", str(label)).strip("-.") or "-" for label in labels]
         return runs.joinpath(*parts, f"seed-{seed}")
+
+    def recipe_in(self, runs: Path) -> Recipe:
+        """The recipe, with the folder of the first round that it goes on from."""
+        if self.first is None or not self.continues:
+            return self.recipe
+        return self.recipe.model_copy(update={"init": self.first.folder(runs)})
 
     def __str__(self) -> str:
         return f"{self.dataset}, {self.model}, {self.objective}, seed {self.seed}"
@@ -84,9 +92,9 @@ class _CellMaker:
     def cell(self, dataset: str, model: str, objective: _Objective, seed: int) -> Cell:
         """One run: all its parts laid over each other."""
         given, tables, first = self.comparison, objective.tables, None
-        after = given.objectives[objective.name].after
-        if after is not None:
-            first = self.cell(dataset, model, _objective(given, after), seed)
+        choice = given.objectives[objective.name]
+        if choice.after is not None:
+            first = self.cell(dataset, model, _objective(given, choice.after), seed)
             tables = lay_over({"offline": {}}, tables)
         raw = lay_over(lay_over(given.recipe, given.models[model].tables), tables)
         if "offline" not in tables:
@@ -99,10 +107,11 @@ class _CellMaker:
         label, point = objective.label, objective.point
         where = f"{self.name}: {dataset}, {model}, {label}"
         if self.small:
-            raw = _smaller(raw, where)
+            raw = _smaller(raw, where, continues=choice.continues)
         for override in self.overrides:
             apply_override(raw, override)
-        return Cell(dataset, model, label, seed, make_recipe(raw, where), point, first)
+        recipe = make_recipe(raw, where)
+        return Cell(dataset, model, label, seed, recipe, point, first, choice.continues)
 
 
 def on_data(comparison: Comparison, source: str) -> tuple[Comparison, list[str]]:
@@ -177,7 +186,7 @@ def _wanted(choices: Mapping[str, Any], labels: Sequence[str]) -> Iterator[tuple
     return ((name, choice) for name, choice in choices.items() if not labels or name in labels)
 
 
-def _smaller(raw: Tables, where: str) -> Tables:
+def _smaller(raw: Tables, where: str, *, continues: bool) -> Tables:
     """For two cores and minutes: fewer epochs and narrower models, in smaller batches.
 
     With few steps the hardest negatives alone do not train a model from its random start, so that
@@ -186,12 +195,13 @@ def _smaller(raw: Tables, where: str) -> Tables:
     full = make_recipe(raw, where)
     training = full.training
     known = model_info(full.model.name).parameters
+    needs_warm_up = build_objective(full).mined and not continues
     return lay_over(
         raw,
         {
             "data": SMALL_SCENES if full.data.source == "scenes" else {},
             "model": {key: value for key, value in SMALL_MODEL.items() if key in known},
-            "objective": {"warm_up": "nt-xent"} if build_objective(full).mined else {},
+            "objective": {"warm_up": "nt-xent"} if needs_warm_up else {},
             "training": {
                 "epochs": _share(training.epochs),
                 "decay_epochs": sorted({_share(epoch) for epoch in training.decay_epochs}),

@@ -57,6 +57,14 @@ class ObjectiveChoice(Choice):
     offline: Tables = Field(default_factory=dict)
     after: str | None = None
     """The objective of a first round, whose best model mines the negatives of this one."""
+    continues: bool = False
+    """Does it start from the weights of that model?"""
+
+    @model_validator(mode="after")
+    def _continues_something(self) -> ObjectiveChoice:
+        if self.continues and self.after is None:
+            raise ValueError("continues needs after, the first round to go on from")
+        return self
 
 
 class Exceptional(Table):
