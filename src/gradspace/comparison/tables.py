@@ -162,23 +162,27 @@ def _decimals(metric: str) -> int:
 
 def as_rich(table: ResultTable, width: int) -> list[RichTable]:
     """For a terminal of so many letters: one table, or one for every direction."""
-    whole = _rich(table, range(len(table.columns)))
+    numbers = range(len(table.columns))
+    heads = ["\n".join(filter(None, (c.group, c.name))) for c in table.columns]
+    whole = _rich(table, table.title, numbers, heads)
     if Console(width=1000).measure(whole).maximum <= width:
         return [whole]
     spans = _spans([column.group for column in table.columns])
     if len(spans) > 1 and not spans[-1][0]:  # what is of no direction goes with the last
         (group, start, size), last = spans[-2], spans.pop()
         spans[-1] = (group, start, size + last[2])
-    return [_rich(table, range(start, start + size)) for _, start, size in spans]
+    names = [column.name for column in table.columns]
+    return [
+        _rich(table, f"{table.title}: {group}", numbers[start : start + size], names)
+        for group, start, size in spans
+    ]
 
 
-def _rich(table: ResultTable, chosen: Sequence[int]) -> RichTable:
-    shown = RichTable(title=table.title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+def _rich(table: ResultTable, title: str, chosen: Sequence[int], heads: Sequence[str]) -> RichTable:
+    shown = RichTable(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     shown.add_column(table.corner, no_wrap=True)
     for number in chosen:
-        column = table.columns[number]
-        head = f"{column.group}\n{column.name}" if column.group else column.name
-        shown.add_column(head, justify="right", no_wrap=True)
+        shown.add_column(heads[number], justify="right", no_wrap=True)
     styles = {"best": "bold", "tied": "underline", "": ""}
     for label, cells in table.rows:
         texts = [
