@@ -88,7 +88,8 @@ def test_the_four_formats_say_the_same() -> None:
     console = Console(file=io.StringIO(), width=200, record=True)
     [wide] = as_rich(table, width=200)
     console.print(wide, *as_rich(table, width=40))
-    assert console.export_text().count(shown) == 2, "narrow terminals have a table per direction"
+    short = shown.replace(" ± ", "±")
+    assert console.export_text().count(short) == 2, "narrow terminals have a table per direction"
     assert len(as_rich(table, width=40)) == 2
     markdown = as_markdown(table)
     assert f"**{shown}**" in markdown

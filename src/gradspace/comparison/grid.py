@@ -95,7 +95,7 @@ class _CellMaker:
         choice = given.objectives[objective.name]
         if choice.after is not None:
             first = self.cell(dataset, model, _objective(given, choice.after), seed)
-            tables = lay_over({"offline": {}}, tables)
+            tables = lay_over({"offline": {}} if choice.mines else {}, tables)
         raw = lay_over(lay_over(given.recipe, given.models[model].tables), tables)
         if "offline" not in tables:
             raw.pop("offline", None)  # what second rounds share

@@ -59,6 +59,8 @@ class ObjectiveChoice(Choice):
     """The objective of a first round, whose best model mines the negatives of this one."""
     continues: bool = False
     """Does it start from the weights of that model?"""
+    mines: bool = True
+    """Without it, a second round is more training: the control of what mining adds."""
 
     @model_validator(mode="after")
     def _continues_something(self) -> ObjectiveChoice:

@@ -186,7 +186,10 @@ def _rich(table: ResultTable, title: str, chosen: Sequence[int], heads: Sequence
     styles = {"best": "bold", "tied": "underline", "": ""}
     for label, cells in table.rows:
         texts = [
-            Text(_text(cell, table.columns[number]), style=styles[cell.mark] if cell else "")
+            Text(
+                _text(cell, table.columns[number]).replace(" ± ", "±"),
+                style=styles[cell.mark] if cell else "",
+            )
             for number in chosen
             for cell in (cells[number],)
         ]

@@ -98,7 +98,7 @@ def complete(
     """Everything that is missing of a run; False where it was asked to stop."""
     run = _run_of(task)
     dataset = _open(task.recipe.data, opened)
-    if task.first is not None and not run.offline.exists():
+    if task.first and task.recipe.offline and not run.offline.exists():
         link_or_copy(_mined_by(task, dataset, device), run.offline)
     system = prepare_system(run, task.recipe, dataset, device)
     end = stages(task.recipe)[-1].end
