@@ -51,10 +51,10 @@ find only the recalls; ours is the whole report (recalls, median and mean rank, 
 ranks). ~ marks the loops, timed on 100 images and their 500 texts, and extrapolated. All recalls
 are checked to be the same in every run.
 
-**Mining.** The lists of `gradspace mine` at a tenth of the size of COCO's training set, five captions
-per image, random embeddings as above but 1,024 wide; faiss fetches a few more, to hold the same
-lists when what belongs together is taken out. `python -m benchmarks.mining` measures the same in one
-process, in turns.
+**Mining.** The lists of `gradspace mine` at a tenth of the size of COCO's training set, five
+captions per image, random embeddings as above but 1,024 wide; faiss fetches a few more, to hold the
+same lists when what belongs together is taken out. `python -m benchmarks.mining` measures the same
+in one process, in turns.
 
 **Training.** VSE++ with its published widths (pooled features of 2,048, GRU and embedding of
 1,024), captions of 8 to 15 words, forward + backward, with a loss whose gradient is constant. The
