@@ -12,12 +12,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from PIL import Image
 from report.conftest import Reported
 from selenium import webdriver
 from selenium.webdriver import ActionChains, Keys
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
+
+from gradspace.data.dataset import Dataset
+from gradspace.embedding import Embeddings
+from gradspace.mining import mine_exact
+from gradspace.report.audit import write_audit
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 pytestmark = pytest.mark.skipif(
@@ -271,3 +277,29 @@ def test_a_picture_of_it(opened: webdriver.Chrome, tmp_path: Path) -> None:
     colours = Image.open(io.BytesIO(path.read_bytes())).convert("RGB").getcolors(1 << 20)
     assert colours is not None
     assert len(colours) > 50
+
+
+def test_the_page_of_suspicious_negatives(
+    browser: webdriver.Chrome, data: Dataset, tmp_path: Path
+) -> None:
+    split = data.splits["train"]
+    torch.manual_seed(0)
+    images, texts = (
+        torch.nn.functional.normalize(torch.randn(len(names), 16), dim=1)
+        for names in (split.image_names, split.captions)
+    )
+    owner = torch.from_numpy(split.image_of_caption)
+    ids = torch.arange(len(images))
+    found = Embeddings(images, texts, ids, owner, split.image_names, split.captions)
+    page = tmp_path / "audit.html"
+    write_audit(page, mine_exact(found, top_texts=20, top_images=10), split)
+    browser.get("about:blank")
+    browser.get_log("browser")  # type: ignore[no-untyped-call]
+    browser.get(page.as_uri())
+    assert not browser.get_log("browser")  # type: ignore[no-untyped-call]
+    pairs = browser.find_elements(By.CSS_SELECTOR, "article")
+    assert 0 < len(pairs) <= 48
+    assert ask(browser, "return [...document.images].every((image) => image.naturalWidth > 0)")
+    assert ask(browser, "return document.images.length") == 2 * len(pairs)
+    resize(browser, 360)
+    assert ask(browser, "return document.documentElement.scrollWidth") <= 360
