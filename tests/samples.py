@@ -11,7 +11,9 @@ import gradspace as gs
 
 NAMES = [info.name for info in gs.objectives()]
 GOAL_NAMES = [name for name in NAMES if "/" in name]
-LOSS_NAMES = [name for name in NAMES if "/" not in name]
+OFFLINE_NAMES = [name for name in NAMES if gs.objective(name).uses_offline]
+"""With mined negatives: see test_offline.py."""
+LOSS_NAMES = [name for name in NAMES if "/" not in name and name not in OFFLINE_NAMES]
 
 
 def random_batch(

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from samples import OFFLINE_NAMES
 from several import together
 from torch import Tensor
 
@@ -17,6 +18,7 @@ from gradspace.offline import Offline
 
 PARTS = ("images", "texts", "images_of_texts", "texts_of_images")
 NAMES = ("offline-triplet", "offline-quintuplet", "adaptive-offline-quintuplet")
+assert set(NAMES) == set(OFFLINE_NAMES), "every one has its loop below"
 
 
 def random_pairs(seed: int = 0, n: int = 7, d: int = 5) -> dict[str, Tensor]:
