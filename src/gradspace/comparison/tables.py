@@ -173,13 +173,17 @@ def as_rich(table: ResultTable, width: int) -> list[RichTable]:
         spans[-1] = (group, start, size + last[2])
     names = [column.name for column in table.columns]
     return [
-        _rich(table, f"{table.title}: {group}", numbers[start : start + size], names)
+        _rich(table, f"{table.title}: {group}", numbers[start : start + size], names, padding=0)
         for group, start, size in spans
     ]
 
 
-def _rich(table: ResultTable, title: str, chosen: Sequence[int], heads: Sequence[str]) -> RichTable:
-    shown = RichTable(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+def _rich(
+    table: ResultTable, title: str, chosen: Sequence[int], heads: Sequence[str], padding: int = 1
+) -> RichTable:
+    shown = RichTable(
+        title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, padding=(0, padding)
+    )
     shown.add_column(table.corner, no_wrap=True)
     for number in chosen:
         shown.add_column(heads[number], justify="right", no_wrap=True)
