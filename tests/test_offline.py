@@ -14,6 +14,7 @@ from torch import Tensor
 
 import gradspace as gs
 from gradspace import processes
+from gradspace.analysis.offline import offline_cocos
 from gradspace.offline import Offline
 
 PARTS = ("images", "texts", "images_of_texts", "texts_of_images")
@@ -247,3 +248,50 @@ def test_wrong_shapes_are_one_sentence() -> None:
         gs.RetrievalLoss("nt-xent")(v["I"], v["T"][:6], known["own"], known["own"][:6], offline)
     with pytest.raises(ValueError, match="alpha of adaptive-offline-quintuplet should be greater"):
         gs.objective(NAMES[2], alpha=0.0)
+
+
+# --- COCOS of what was mined --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_contributing_terms_are_those_that_violate_their_margin(name: str) -> None:
+    v, known = random_pairs(4), ids()
+    objective = gs.objective(name, offline_margin=0.6)
+    found = offline_cocos(objective, v["I"], v["T"], known["own"], offline_of(v, known))
+    p = [float(v["I"][i] @ v["T"][i]) for i in range(7)]
+    negatives = (("I", "texts"), ("images", "T"))
+    pairs = (("images", "texts"), ("images_of_texts", "texts_of_images"))
+    for counts, (a, b), (c, d) in zip(found, negatives, pairs, strict=True):
+        violated = [0.6 + float(v[a][i] @ v[b][i]) - p[i] > 0 for i in range(7)]
+        both = [0.6 + float(v[c][i] @ v[d][i]) - p[i] > 0 for i in range(7)]
+        assert any(violated)
+        assert not all(violated)
+        assert counts.per_query == pytest.approx(sum(violated) / 7)
+        if name != NAMES[2]:  # whose online weight holds the mined score, as a constant
+            assert counts.weight == pytest.approx(sum(violated) / 7)
+        assert counts.pairs == pytest.approx(0 if name == NAMES[0] else sum(both) / 7)
+
+
+@pytest.mark.parametrize("name", ["triplet", "triplet-hard", "nt-xent", "circle/sigmoid-ms"])
+def test_contributing_columns_are_counted_row_by_row(name: str) -> None:
+    v, known = random_pairs(5), ids()
+    objective = gs.objective(name)
+    found = offline_cocos(objective, v["I"], v["T"], known["own"], offline_of(v, known))
+    own, of_images, of_texts = known["own"], known["image_ids"], known["text_ids"]
+    sides = (
+        (v["I"], [v["T"], v["texts"], v["texts_of_images"]], torch.cat([of_texts, of_images])),
+        (v["T"], [v["I"], v["images"], v["images_of_texts"]], torch.cat([of_images, of_texts])),
+    )
+    for counts, (queries, candidates, extra_ids) in zip(found, sides, strict=True):
+        contributing, weight = [], []
+        for i in range(7):
+            kept = torch.cat([torch.ones(7, dtype=torch.bool), extra_ids != own[i]])
+            scores = (queries @ torch.cat(candidates).t())[:, kept]
+            positives = torch.zeros_like(scores, dtype=torch.bool)
+            positives[:, :7] = own[:, None] == own[None, :]
+            mined = gs.score_weights(objective, scores, positives)[i, 7:].abs().tolist()
+            contributing.append(sum(w > 0.01 for w in mined))
+            weight.append(sum(w for w in mined if w > 0.01))
+        assert sum(contributing) > 0
+        assert counts.per_query == pytest.approx(sum(contributing) / 7)
+        assert counts.weight == pytest.approx(sum(weight) / 7)

@@ -164,7 +164,7 @@ def _rates_table(rates: dict[str, dict[str, float]]) -> Table:
     )
     table.add_column("ranks")
     for kind in rates:
-        table.add_column(f"in lists of {kind}", justify="right")
+        table.add_column(f"{kind} listed", justify="right")
     ranks = dict.fromkeys(interval for part in rates.values() for interval in part)
     for interval in ranks:
         cells = [f"{part[interval]:.1%}" if interval in part else "" for part in rates.values()]
