@@ -17,6 +17,7 @@ import gradspace as gs
 from benchmarks.case import Call, Case, Measurement, Run
 from benchmarks.tables import Table, megabytes, milliseconds, time_ratio
 from gradspace.data.batches import training_batches
+from gradspace.data.captions import EncodedCaptions
 from gradspace.data.dataset import Split, make_split
 from gradspace.data.feature_files import FeatureFile
 from gradspace.data.image_files import StoredImages, open_store
@@ -108,12 +109,13 @@ def _loader(case: Case, shape: tuple[int, ...] | None) -> Run:
     folder = Path(tempfile.mkdtemp(prefix="gradspace-bench-"))
     atexit.register(shutil.rmtree, folder)
     split = _photos(case, folder) if shape is None else _features(case, folder, shape)
-    vocabulary = Vocabulary.build(split.captions, min_count=1)
+    encode = Vocabulary.build(split.captions, min_count=1).encode_batch
+    captions = EncodedCaptions(encode, split.captions)
 
     def read() -> dict[str, float]:
         loader = training_batches(
             split,
-            vocabulary.encode_batch,
+            captions,
             batch_size=case.images,
             seed=0,
             epoch=0,

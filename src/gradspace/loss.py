@@ -132,10 +132,12 @@ class RetrievalLoss(nn.Module):
         if image_ids is None or text_ids is None or self.positives == "position":
             image_to_text = text_to_image = match_positions(len(images), images.device)
         else:
-            image_to_text = match_ids(image_ids, text_ids, images.device)
+            image_to_text = match_ids(image_ids, text_ids)
             text_to_image = image_to_text.transpose()
             if not torch.compiler.is_compiling() and not image_to_text.valid.any():
                 raise ValueError(NO_PAIR)
+            image_to_text = image_to_text.to(images.device)
+            text_to_image = text_to_image.to(images.device)
         scores = as_computed(images) @ as_computed(texts).t()
         of_images, of_texts = offline or (None, None)
         by_image = self.objective(scores, image_to_text, of_images)

@@ -103,8 +103,8 @@ class TrainingRecipe(Table):
     """Steps between two measurements of COCOS and gradient statistics."""
     tensorboard: bool = False
     """Also write TensorBoard events into the run; needs the extra `tracking`."""
-    save_every: PositiveInt = 200
-    """Steps between two checkpoints, besides those at the end of every epoch."""
+    save_every: NonNegative = 60.0
+    """Seconds between two checkpoints."""
 
 
 class FinetuneRecipe(Table):

@@ -4,7 +4,8 @@ recipe.toml         everything resolved: `gradspace train RUN/recipe.toml` repea
 environment.json    versions, commit, machine
 metrics.jsonl       one line per measurement and evaluation
 vocabulary.json     or tokenizer/: how captions become tokens
-last.safetensors    weights, optimiser, random states: where `--resume` goes on
+last.safetensors    weights, optimiser, random states: where `--resume` goes on; of a finished run
+                    of a comparison only how far it came
 best.safetensors    the weights with the highest rsum on dev
 offline.safetensors mined negatives that the run is trained on, where it has such
 test.parquet        ranks of every query on test, once evaluated (`gradspace compare`, `report`)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from gradspace.checkpoint import load_checkpoint, without_prefix
-from gradspace.data.batches import Encode
+from gradspace.data.captions import Encode
 from gradspace.data.dataset import Dataset, Split
 from gradspace.data.pixels import CentreCrop, RandomCrop
 from gradspace.data.vocabulary import Vocabulary

@@ -27,7 +27,7 @@ seeds = 1
 epochs = 12
 batch_size = 16
 learning_rate = 1e-3
-save_every = 3
+save_every = 0
 track_every = 5
 [datasets.scenes]
 regions = { source = "scenes", num_train = 64, num_dev = 40, num_test = 40 }
@@ -64,7 +64,7 @@ def test_a_run_that_fails_does_not_hold_up_the_others(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_process_that_is_killed_is_one_failed_run(tmp_path: Path) -> None:
-    long = small_recipe(training={"epochs": 500, "save_every": 5})
+    long = small_recipe(training={"epochs": 500, "save_every": 0})
     runner = Runner([torch.device("cpu")], 1)
     tasks = [task(tmp_path / "long", long), task(tmp_path / "short")]
 

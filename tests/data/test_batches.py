@@ -12,11 +12,14 @@ from data.examples import small_split
 from torch import Tensor
 
 from gradspace.data import Batch, Split, image_batches, text_batches, training_batches
+from gradspace.data.captions import EncodedCaptions
 from gradspace.data.dataset import PickedFeatures
 from gradspace.data.feature_files import FeatureFile
 from gradspace.data.loader import Loader
 from gradspace.data.order import CaptionsPerImage
 from gradspace.data.pixels import CentreCrop, Pixels, RandomCrop
+from gradspace.data.resident import resident
+from gradspace.data.vocabulary import Vocabulary
 from gradspace.positives import match_ids
 
 SPLIT = small_split(num_images=20, captions=5)
@@ -41,7 +44,7 @@ def batches(
 ) -> list[Batch]:
     loader = training_batches(
         split,
-        encode,
+        EncodedCaptions(encode, split.captions),
         batch_size=8,
         captions_per_image=captions_per_image,
         seed=7,
@@ -200,9 +203,41 @@ def test_features_of_a_file_are_gathered(tmp_path: Path) -> None:
         assert np.array_equal(batch.images.numpy(), rows[2 * batch.image_ids.numpy()])
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_features_on_the_device_are_those_of_the_file(
+    tmp_path: Path, dtype: type[np.floating]
+) -> None:
+    rows = np.random.default_rng(0).random((20, 2, 3)).astype(dtype)
+    np.save(tmp_path / "f.npy", rows)
+    kept = resident(FeatureFile(tmp_path / "f.npy"), torch.device("cpu"))
+    assert kept.rows.numpy().dtype == dtype
+    assert (len(kept), kept.shape) == (20, (2, 3))
+    assert np.array_equal(kept.load(3), rows[3])
+    for batch in batches(replace(SPLIT, features=kept)):
+        assert batch.images.dtype == torch.float32
+        assert np.array_equal(batch.images.numpy(), rows[batch.image_ids.numpy()])
+
+
+def test_captions_are_encoded_once_as_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gradspace.data.captions.AT_ONCE", 3)
+    captions = ["a dog", "", "two dogs in the snow", "a cat", "the cat sleeps", "a", "a dog"]
+    vocabulary = Vocabulary.build(captions, min_count=1)
+    encoded = EncodedCaptions(vocabulary.encode_batch, captions)
+    for chosen in ([0], [1, 6, 2], [4, 4], list(range(7)), []):
+        tokens, lengths = encoded.gather(np.array(chosen, dtype=np.int64))
+        expected = vocabulary.encode_batch([captions[index] for index in chosen])
+        assert torch.equal(lengths, expected[1])
+        assert torch.equal(tokens, expected[0].view(tokens.shape))
+
+
 def test_loaders_can_be_sent_to_other_processes(with_images: Split) -> None:
     loader = training_batches(
-        with_images, encode, batch_size=8, seed=7, epoch=0, pixels=RandomCrop(size=16)
+        with_images,
+        EncodedCaptions(encode, with_images.captions),
+        batch_size=8,
+        seed=7,
+        epoch=0,
+        pixels=RandomCrop(size=16),
     )
     assert_same(list(pickle.loads(pickle.dumps(loader))), list(loader))
 
@@ -254,7 +289,7 @@ def test_batches_can_be_pinned(with_images: Split, num_workers: int) -> None:
     for pixels in (None, RandomCrop(size=16)):
         loader = training_batches(
             with_images,
-            encode,
+            EncodedCaptions(encode, with_images.captions),
             batch_size=8,
             seed=7,
             epoch=0,

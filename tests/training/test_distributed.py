@@ -217,7 +217,7 @@ def test_embeddings_do_not_depend_on_the_number_of_processes(
 TRAIN = [
     *("--set", "data.num_train=64", "--set", "data.num_dev=40", "--set", "data.num_test=40"),
     *("--set", "model.width=32", "--set", "model.word_width=16", "--set", "model.dropout=0.3"),
-    *("--set", "training.epochs=20", "--set", "training.save_every=4", "--chunk", "8"),
+    *("--set", "training.epochs=20", "--set", "training.save_every=0", "--chunk", "8"),
 ]
 
 

@@ -23,7 +23,7 @@ TRAIN = [
     *("--set", "data.num_train=64", "--set", "data.num_dev=40", "--set", "data.num_test=40"),
     *("--set", "model.width=32", "--set", "model.word_width=16", "--set", "model.dropout=0.3"),
     *("--set", "training.epochs=3", "--set", "training.batch_size=16"),
-    *("--set", "training.save_every=4", "--set", "training.track_every=3"),
+    *("--set", "training.save_every=0", "--set", "training.track_every=3"),
     *("--set", "training.ema=0.9", "--chunk", "6"),
     *("--set", "objective.memory=400", "--set", "objective.warm_up=triplet"),
 ]

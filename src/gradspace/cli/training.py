@@ -18,6 +18,7 @@ from gradspace.cli.shared import (
     torch_device,
 )
 from gradspace.data.dataset import Dataset
+from gradspace.data.resident import keep_features
 from gradspace.recipes import Recipe, load_recipe
 from gradspace.runs import Run, create_run, open_run
 from gradspace.system import prepare_system
@@ -109,8 +110,9 @@ def new_run(recipe: Recipe, out: Path | None) -> Run:
 
 def run_training(run: Run, recipe: Recipe, device: str | None) -> bool:
     """Train a run, showing how it goes; whether it got to its end."""
-    dataset = open_recipe_data(recipe.data)
-    system = prepare_system(run, recipe, dataset, torch_device(device))
+    chosen = torch_device(device)
+    dataset = keep_features(open_recipe_data(recipe.data), chosen)
+    system = prepare_system(run, recipe, dataset, chosen)
     console.print(
         f"{describe(dataset)}\n{recipe.model.name}, {recipe.objective.name} -> {run.folder}"
     )

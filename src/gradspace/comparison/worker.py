@@ -12,9 +12,11 @@ from pathlib import Path
 import torch
 
 from gradspace.analysis.run_analysis import analyse_run, load_analysis, save_analysis
+from gradspace.checkpoint import load_checkpoint, save_checkpoint
 from gradspace.comparison.results import measure, save_results
 from gradspace.data.dataset import Dataset
 from gradspace.data.open import open_recipe
+from gradspace.data.resident import keep_features
 from gradspace.embedding import embed_split
 from gradspace.metrics import RetrievalReport
 from gradspace.recipes import DataRecipe, Recipe, build_objective
@@ -97,7 +99,7 @@ def complete(
 ) -> bool:
     """Everything that is missing of a run; False where it was asked to stop."""
     run = _run_of(task)
-    dataset = _open(task.recipe.data, opened)
+    dataset = _open(task.recipe.data, opened, device)
     if task.first and task.recipe.offline and not run.offline.exists():
         link_or_copy(_mined_by(task, dataset, device), run.offline)
     system = prepare_system(run, task.recipe, dataset, device)
@@ -111,7 +113,15 @@ def complete(
     if task.timed and analysis.seconds_per_batch is None:
         seconds = seconds_per_batch(run, dataset, device)
         save_analysis(run.analysis, replace(analysis, seconds_per_batch=seconds))
+    _forget_optimizer(run)
     return True
+
+
+def _forget_optimizer(run: Run) -> None:
+    """A finished run of a comparison needs a quarter of its room: its best weights."""
+    tensors, record = load_checkpoint(run.last)
+    if tensors:
+        save_checkpoint(run.last, {}, record)
 
 
 def _mined_by(task: Task, dataset: Dataset, device: torch.device) -> Path:
@@ -194,10 +204,10 @@ def _run_of(task: Task) -> Run:
     return run
 
 
-def _open(data: DataRecipe, opened: dict[str, Dataset]) -> Dataset:
+def _open(data: DataRecipe, opened: dict[str, Dataset], device: torch.device) -> Dataset:
     """The dataset of a run; that of the run before is kept, as it is mostly the same."""
     key = data.model_dump_json()
     if key not in opened:
         opened.clear()
-        opened[key] = open_recipe(data)
+        opened[key] = keep_features(open_recipe(data), device)
     return opened[key]

@@ -10,13 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gradspace.data.captions import Encode, EncodedCaptions
 from gradspace.data.dataset import Indices, Split, gather_features
 from gradspace.data.loader import Loader
 from gradspace.data.order import CaptionsPerImage, Plan, epoch_order
 from gradspace.data.pixels import Pixels
-
-Encode = Callable[[Sequence[str]], tuple[Tensor, Tensor]]
-"""From captions to tokens, int64 [captions, words], and lengths, int64 [captions]."""
+from gradspace.data.resident import ResidentFeatures
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,7 @@ class Batch:
         return self._each(lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
     def pin_memory(self) -> Batch:
-        return self._each(Tensor.pin_memory)
+        return self._each(lambda tensor: tensor if tensor.is_cuda else tensor.pin_memory())
 
     def image_of_text(self) -> Tensor | None:
         """int64 [m]: the row of each caption's image; None where it is the caption's own row."""
@@ -78,7 +77,7 @@ class Batch:
 
 def training_batches(
     split: Split,
-    encode: Encode,
+    captions: EncodedCaptions,
     *,
     batch_size: int,
     seed: int,
@@ -115,7 +114,7 @@ def training_batches(
     if not 0 <= start_batch <= len(plans):
         raise ValueError(f"start_batch is {start_batch}; the epoch has {len(plans)} batches")
     _check_images(split, pixels)
-    make = partial(_training_batch, split, encode, plans, pixels, (seed, epoch), extend)
+    make = partial(_training_batch, split, captions, plans, pixels, (seed, epoch), extend)
     left = range(start_batch, len(plans))
     return Loader(make, left, num_workers, pixels is not None, pin_memory)
 
@@ -157,7 +156,7 @@ def text_batches(
 
 def _training_batch(
     split: Split,
-    encode: Encode,
+    captions: EncodedCaptions,
     plans: Sequence[Plan],
     pixels: Pixels | None,
     seeds: tuple[int, int],
@@ -165,7 +164,7 @@ def _training_batch(
     number: int,
 ) -> Batch:
     plan = extend(plans[number]) if extend else plans[number]
-    tokens, lengths = encode([split.captions[caption] for caption in plan.captions.tolist()])
+    tokens, lengths = captions.gather(plan.captions)
     return Batch(
         images=_load_images(
             split, pixels, plan.images, [(*seeds, 1, i) for i in plan.items.tolist()]
@@ -197,6 +196,8 @@ def _load_images(
     """float32 [len(indices), ...], by numpy: torch would start threads for every little copy."""
     if pixels is None:
         assert split.features is not None
+        if isinstance(split.features, ResidentFeatures):
+            return split.features.on_device(indices)
         return torch.from_numpy(gather_features(split.features, indices))
     assert split.images is not None
     loaded = map(split.images.load, indices.tolist())

@@ -96,7 +96,9 @@ def _unchanged(batch: T) -> T:
 
 
 def _pinned(batch: Any) -> Any:
-    return tuple(map(_pinned, batch)) if isinstance(batch, tuple) else batch.pin_memory()
+    if isinstance(batch, tuple):
+        return tuple(map(_pinned, batch))
+    return batch if getattr(batch, "is_cuda", False) else batch.pin_memory()
 
 
 def _start_worker(worker: int) -> None:

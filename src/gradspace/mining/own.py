@@ -15,7 +15,7 @@ def own_positives(embeddings: Embeddings) -> Positives:
     check_embeddings(embeddings.images, embeddings.texts)
     check_ids("image_ids", embeddings.image_ids, len(embeddings.images), "images")
     check_ids("text_ids", embeddings.text_ids, len(embeddings.texts), "texts")
-    return match_ids(embeddings.image_ids, embeddings.text_ids, torch.device("cpu"))
+    return match_ids(embeddings.image_ids.cpu(), embeddings.text_ids.cpu())
 
 
 class OwnPairs:

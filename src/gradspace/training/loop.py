@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -25,6 +26,7 @@ from gradspace.checkpoint import (
     without_prefix,
 )
 from gradspace.data.batches import Batch, training_batches
+from gradspace.data.captions import EncodedCaptions
 from gradspace.data.dataset import Dataset, Split
 from gradspace.data.loader import Loader
 from gradspace.data.order import Plan
@@ -93,6 +95,8 @@ class Trainer:
         self.optimizer = self._make_optimizer(epoch=0)
         self.loss = self._make_loss(epoch=0)
         self.mined = self._open_mined()
+        self.captions = EncodedCaptions(system.encode, dataset.splits["train"].captions)
+        self.saved_at = time.monotonic()
         tracked = recipe.training.tensorboard and processes.is_first()
         self.events = tensorboard_events(run) if tracked else None
         half = recipe.training.precision == "float16"
@@ -107,6 +111,7 @@ class Trainer:
                 self.save()
                 return self.progress
             self._finish_epoch()
+            self._save_if_due(finished=self.progress.epoch == end)
         return self.progress
 
     def _run_epoch(self, stopping: Stopping) -> bool:
@@ -126,8 +131,7 @@ class Trainer:
             )
             self.monitor.batch_done(recipe.batch_size, value)
             if done % recipe.accumulate == 0:
-                if self.progress.step % recipe.save_every == 0:
-                    self.save()
+                self._save_if_due()
                 if processes.any_of(stopping.requested):
                     return False
         return True
@@ -180,14 +184,13 @@ class Trainer:
         self._log(kind="epoch", step=done.step, epoch=done.epoch, **values)
         self.monitor.epoch_done(done.epoch, values["loss"], report)
         self.progress = replace(done, epoch=done.epoch + 1, batch=0, loss_sum=0.0)
-        self.save()
 
     def batches(self) -> Loader[Batch]:
         training = self.recipe.training
         split = self.dataset.splits["train"]
         return training_batches(
             split,
-            self.system.encode,
+            self.captions,
             batch_size=training.batch_size,
             captions_per_image=training.captions_per_image,
             seed=self.recipe.seed,
@@ -242,14 +245,13 @@ class Trainer:
         An extra loss is a mean over the texts: a part has the share of its texts in it, times the
         number of processes, over which gradients are averaged.
         """
-        rows = batch.image_of_text()
-        batch = batch.to(self.system.device)
+        rows, device = batch.image_of_text(), self.system.device
         with self.system.autocast(self.recipe.training.precision):
             images, texts = self.system.model(
-                batch.images,
-                batch.tokens,
-                batch.lengths,
-                None if rows is None else rows.to(self.system.device),
+                batch.images.to(device, non_blocking=True),
+                batch.tokens.to(device, non_blocking=True),
+                batch.lengths,  # where packing wants them
+                None if rows is None else rows.to(device),
             )
             extra = self.system.model.extra_loss()
         if extra is not None:
@@ -257,10 +259,10 @@ class Trainer:
         return Embedded(images, texts, extra)
 
     def _loss_of(self, batch: Batch, images: Tensor, texts: Tensor) -> Tensor:
-        image_ids, text_ids = batch.image_ids.to(images.device), batch.text_ids.to(images.device)
-        offline = None
+        image_ids, text_ids, offline = batch.image_ids, batch.text_ids, None
         if self.mined is not None:
-            (images, texts, image_ids), offline = split_extended(images, texts, image_ids)
+            ids = image_ids.to(images.device)
+            (images, texts, image_ids), offline = split_extended(images, texts, ids)
             text_ids = image_ids
         try:
             value: Tensor = self.loss(images, texts, image_ids, text_ids, offline)
@@ -337,8 +339,12 @@ class Trainer:
         groups = self.system.model.parameter_groups(1.0)
         for group in groups:
             group["factor"] = group["lr"]
-        defaults: dict[str, Any] = {"lr": 1.0, "weight_decay": training.weight_decay}
-        return kind(groups, **defaults)
+        settings: dict[str, Any] = {
+            "lr": 1.0,
+            "weight_decay": training.weight_decay,
+            "fused": self.system.device.type == "cuda",
+        }
+        return kind(groups, **settings)
 
     def _evaluate(self) -> RetrievalReport | None:
         dev: Split | None = self.dataset.splits.get("dev")
@@ -357,6 +363,13 @@ class Trainer:
         return replace(self.system, model=cast(RetrievalModel, self.average.module))
 
     # --- checkpoints ----------------------------------------------------------------------------
+
+    def _save_if_due(self, finished: bool = False) -> None:
+        """The first process looks at its clock, for all."""
+        waited = time.monotonic() - self.saved_at
+        due = processes.is_first() and waited >= self.recipe.training.save_every
+        if finished or processes.any_of(due):
+            self.save()
 
     def save(self) -> None:
         """Everything that training needs to go on; of random states a row for each process."""
@@ -379,10 +392,13 @@ class Trainer:
             "feature_shape": self.system.feature_shape,
         }
         save_checkpoint(self.run.last, tensors, record)
+        self.saved_at = time.monotonic()
 
     def restore(self) -> None:
         tensors, record = load_checkpoint(self.run.last)
         self.progress = Progress(**record["progress"])
+        if not tensors:
+            return  # of a finished run of a comparison
         self.system.model.load_state_dict(without_prefix("model", tensors))
         if self.average is not None:
             self.average.load_state_dict(without_prefix("average", tensors))

@@ -1,0 +1,70 @@
+"""Features that stay on the GPU: reading and moving them would take longer than a training step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gradspace.data.dataset import Dataset, Features, Indices, gather_features
+
+SHARE = 1 / 16
+"""Of a GPU's memory, for the features of a dataset."""
+AT_ONCE = 256 * 2**20
+"""Bytes that are read in one go."""
+
+
+@dataclass(frozen=True, eq=False)
+class ResidentFeatures:
+    """The features of a split, [images, ...], on a device."""
+
+    rows: Tensor
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.rows.shape[1:])
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def load(self, index: int) -> NDArray[np.float32]:
+        row: NDArray[np.float32] = self.rows[index].float().cpu().numpy()
+        return row
+
+    def on_device(self, indices: Indices) -> Tensor:
+        """float32 [len(indices), ...]."""
+        places = torch.from_numpy(indices).to(self.rows.device, non_blocking=True)
+        return self.rows[places].float()
+
+
+def keep_features(dataset: Dataset, device: torch.device) -> Dataset:
+    """The same dataset, with its features on a GPU that has room for them."""
+    if device.type != "cuda":
+        return dataset
+    found = [split.features for split in dataset.splits.values() if split.features is not None]
+    needed = sum(len(features) * prod(features.shape) * 4 for features in found)
+    if needed > SHARE * torch.cuda.get_device_properties(device).total_memory:
+        return dataset
+    splits = {
+        name: replace(split, features=split.features and resident(split.features, device))
+        for name, split in dataset.splits.items()
+    }
+    return replace(dataset, splits=splits)
+
+
+def resident(features: Features, device: torch.device) -> ResidentFeatures:
+    """In half precision where that loses nothing, as for features that were stored so."""
+    step = max(1, AT_ONCE // (4 * max(prod(features.shape), 1)))
+    indices = np.arange(len(features))
+    parts = [
+        torch.from_numpy(gather_features(features, indices[start : start + step])).to(device)
+        for start in range(0, len(features), step)
+    ]
+    halves = [part.half() for part in parts]
+    if all(torch.equal(half.float(), part) for half, part in zip(halves, parts, strict=True)):
+        parts = halves
+    return ResidentFeatures(torch.cat(parts) if parts else torch.zeros(0, *features.shape))
