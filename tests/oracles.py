@@ -45,6 +45,16 @@ def triplet_hard(pos: list[float], neg: list[float], margin: float = 0.2) -> flo
     return sum(max(margin - p + max(neg), 0.0) for p in pos) if neg else 0.0
 
 
+def triplet_soft(
+    pos: list[float], neg: list[float], margin: float = 0.2, temperature: float = 0.05
+) -> float:
+    """The hardest negative of eq. 1, softened: t log(sum of exp(n/t))."""
+    if not neg:
+        return 0.0
+    softest = temperature * math.log(sum(math.exp(n / temperature) for n in neg))
+    return sum(max(margin - p + softest, 0.0) for p in pos)
+
+
 def nt_xent(pos: list[float], neg: list[float], temperature: float = 0.1) -> float:
     """ICR eq. 4, one term per positive whose sum runs over it and the negatives."""
     total = 0.0
@@ -131,6 +141,7 @@ def siglip(pos: list[float], neg: list[float], scale: float = 10.0, bias: float 
 LOSSES: dict[str, Callable[..., float]] = {
     "triplet": triplet,
     "triplet-hard": triplet_hard,
+    "triplet-soft": triplet_soft,
     "nt-xent": nt_xent,
     "smooth-ap": smooth_ap,
     "circle": circle,

@@ -18,6 +18,7 @@ import gradspace as gs
 PARAMETERS: dict[str, list[dict[str, Any]]] = {
     "triplet": [{}, {"margin": 0.5}],
     "triplet-hard": [{}, {"margin": 0}],
+    "triplet-soft": [{}, {"margin": 0, "temperature": 0.2}],
     "nt-xent": [{}, {"temperature": 0.05}],
     "smooth-ap": [{}, {"temperature": 0.1}],
     "circle": [{}, {"scale": 8.0, "margin": 0.4}],

@@ -1,4 +1,4 @@
-"""The triplet loss over all negatives and over the hardest one."""
+"""The triplet loss over all negatives, over the hardest one, and over the few hardest ones."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from gradspace.execution.statistics import Hardest, PositiveScores, Statistic, Sum
+from gradspace.execution.statistics import Hardest, LogSumExp, PositiveScores, Statistic, Sum
 from gradspace.objectives.contract import Objective, Reduction
 from gradspace.objectives.registry import loss
-from gradspace.parameters import Real
+from gradspace.parameters import Positive, Real
 
 
 @loss("triplet", source="ICR eq. 3")
@@ -47,3 +47,26 @@ class HardestTriplet(Objective):
     def value(self, positive: PositiveScores, *statistics: Tensor) -> Tensor:
         (hardest,) = statistics
         return positive.sum((self.margin - positive.scores + hardest).relu())
+
+
+@loss("triplet-soft", source="gradspace 2026")
+@dataclass(frozen=True)
+class SoftHardestTriplet(Objective):
+    """max(margin - p + t log(sum over negatives of exp(s/t)), 0), per positive.
+
+    The hardest negatives share what triplet-hard gives to one of them, by a softmax: the lower the
+    temperature, the fewer take part. A query that has reached its margin contributes nothing.
+
+    Relations: triplet-hard is its limit for t -> 0. NT-Xent has the same shares and no margin.
+    """
+
+    margin: Real = 0.2
+    temperature: Positive = 0.05
+    reduction: ClassVar[Reduction] = "sum"
+
+    def statistics(self, positive: PositiveScores) -> tuple[Statistic, ...]:
+        return (LogSumExp(lambda s, _: s / self.temperature, positive.nothing),)
+
+    def value(self, positive: PositiveScores, *statistics: Tensor) -> Tensor:
+        (negatives,) = statistics
+        return positive.sum((self.margin - positive.scores + self.temperature * negatives).relu())
