@@ -2,7 +2,8 @@
 
 Needs torch and gradspace, none of the peers, and takes a few minutes. Every number is printed, and
 written to the JSON file, as soon as it is there. The page can be made elsewhere, from that file:
-`python -m benchmarks.gpu --from-json FILE --write`.
+`python -m benchmarks.gpu --from-json FILE --write`. With --only, a file that is there keeps its
+other parts.
 """
 
 from __future__ import annotations
@@ -23,11 +24,10 @@ import torch
 from benchmarks.case import Case
 from benchmarks.gpu_accuracy import accuracies
 from benchmarks.gpu_cases import cases, measure
-from benchmarks.gpu_page import Results, accuracy_row, page, tables
+from benchmarks.gpu_page import ACCURACY, Results, accuracy_row, page, tables
 from benchmarks.tables import gibibytes, milliseconds, time_ratio
 
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks-gpu.md"
-ACCURACY = "accuracy"
 PARTS = (ACCURACY, *dict.fromkeys(case.suite for case in cases(quick=True)))
 
 
@@ -61,8 +61,9 @@ def _options() -> argparse.Namespace:
 
 def _run(quick: bool, only: list[str] | None, json: Path | None) -> Results:
     start = time.perf_counter()
-    found = Results(_machine(quick, only))
-    print(", ".join(found.machine.values()), flush=True)
+    machine = _machine(quick, only)
+    print(", ".join(machine.values()), flush=True)
+    found = _found_before(machine, only, json)
 
     def save() -> None:
         if json:
@@ -76,6 +77,15 @@ def _run(quick: bool, only: list[str] | None, json: Path | None) -> Results:
             print(_line(case, found), flush=True)
             save()
     print(f"took {time.perf_counter() - start:.0f} s", flush=True)
+    return found
+
+
+def _found_before(machine: dict[str, str], only: list[str] | None, json: Path | None) -> Results:
+    """What is to be added to: nothing, or the other parts of an older run."""
+    if not (only and json and json.exists()):
+        return Results(machine)
+    found = Results.load(json)
+    found.measure_again(only, machine)
     return found
 
 

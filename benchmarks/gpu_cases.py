@@ -1,6 +1,7 @@
 """Time and memory on a GPU: forward + backward in bfloat16, next to one bare matrix product.
 
-A case's `suite` is the table it belongs to, its `who` the execution of `RetrievalLoss`.
+A case's `suite` is the table it belongs to, its `who` the execution of `RetrievalLoss`. Mining has
+cases of its own: `gpu_mining.py`.
 """
 
 from __future__ import annotations
@@ -16,13 +17,15 @@ import torch
 from torch import Tensor
 
 import gradspace as gs
+from benchmarks import gpu_mining
 from benchmarks.case import Batch, Case, Measurement, make_batch
 from benchmarks.losses import COSINE
 from gradspace.execution.choice import Execution
 from gradspace.execution.tiles import blocks
 
 Step = Callable[[], tuple[Tensor, ...]]
-"""What is timed. It returns the loss and the gradients; the bare product returns nothing."""
+"""What is timed. It returns the loss, or another number that all who do the same must find, and the
+gradients; the bare product returns nothing."""
 
 DEVICE = "cuda"
 BY_POSITION = "triton, by position"
@@ -52,6 +55,7 @@ def cases(quick: bool) -> list[Case]:
             for case in _rows("scaling", size, 1, width, _triton("triplet-hard"))
         ),
         *_rows("largest", 16 * n, 1, small_width, _triton("triplet-hard")),
+        *gpu_mining.cases(quick),
     ]
 
 
@@ -116,6 +120,8 @@ def reason(error: Exception) -> str:
 
 def prepare(case: Case) -> Step:
     b = _batch(case)
+    if case.suite == gpu_mining.SUITE:
+        return gpu_mining.prepare(case, b)
     if case.who == "product":
         return _product(b)
     execution, _, by_position = case.who.partition(", ")

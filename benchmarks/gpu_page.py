@@ -9,11 +9,13 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 
+from benchmarks import gpu_mining
 from benchmarks.case import Case, Measurement
 from benchmarks.gpu_accuracy import Accuracy
 from benchmarks.gpu_cases import COMPARED, OVER_ALL_NEGATIVES
-from benchmarks.tables import Table, gibibytes, milliseconds, time_ratio
+from benchmarks.tables import Table, gibibytes, milliseconds, seconds, time_ratio
 
+ACCURACY = "accuracy"
 COMPARISONS = ("large", "larger", "largest", "captions")
 """Tables that set objectives beside the bare product."""
 
@@ -31,6 +33,9 @@ the least: one forward, and backward the scores again and the gradients of both 
 
 "triton", "streamed" and "dense" are the executions of `RetrievalLoss`; "auto" is what it takes if
 nobody says. A "triton" row whose kernels do not compile fails, instead of being streamed.
+
+Mining takes embeddings on the GPU to lists in main memory. All its rows compute the same tiles, in
+bfloat16 with float32 results.
 """
 
 
@@ -39,14 +44,31 @@ class Results:
     """All that one run of the benchmarks found; part of it, if it was cut off."""
 
     machine: dict[str, str]
+    """The command, the date, the device and versions."""
     accuracy: list[Accuracy] = field(default_factory=list)
     measured: dict[Case, Measurement] = field(default_factory=dict)
+    later: dict[str, dict[str, str]] = field(default_factory=dict)
+    """By part: the machine of those that were measured again, in a run of their own."""
+
+    def measure_again(self, parts: Iterable[str], machine: dict[str, str]) -> None:
+        """Forget parts, which that machine will measure."""
+        for part in parts:
+            self.later[part] = machine
+            for case in self.of(part):
+                del self.measured[case]
+            if part == ACCURACY:
+                self.accuracy.clear()
 
     def save(self, path: Path) -> None:
         """All or nothing: who is cut off while writing keeps what was there."""
         cases = [{"case": asdict(c), "measured": asdict(m)} for c, m in self.measured.items()]
         accuracy = [asdict(a) for a in self.accuracy]
-        content = {"machine": self.machine, "accuracy": accuracy, "cases": cases}
+        content = {
+            "machine": self.machine,
+            "accuracy": accuracy,
+            "cases": cases,
+            "later": self.later,
+        }
         unfinished = path.with_name(f"{path.name}.part")
         unfinished.write_text(json.dumps(content, indent=1) + "\n")
         os.replace(unfinished, path)
@@ -58,6 +80,7 @@ class Results:
             content["machine"],
             [Accuracy(**a) for a in content["accuracy"]],
             {Case(**c["case"]): Measurement(**c["measured"]) for c in content["cases"]},
+            content.get("later", {}),
         )
 
     def of(self, *suites: str) -> list[Case]:
@@ -70,12 +93,10 @@ class Results:
 
 
 def page(found: Results) -> str:
-    facts = found.machine
-    versions = ", ".join(f"{k} {v}" for k, v in facts.items() if k not in _NOT_VERSIONS)
     parts = [
         "# Benchmarks on a GPU",
-        f"Written from a run of `{facts['command']}` on {facts['date']}: {facts['device']}; "
-        f"{versions}.",
+        f"Written from a run of {_where(found.machine)}.",
+        *(f"Part {part!r} is from a run of {_where(m)}." for part, m in found.later.items()),
         *(f"## {table.title}\n\n{table.markdown()}" for table in tables(found)),
         NOTES.strip(),
         _agreement(found),
@@ -83,14 +104,17 @@ def page(found: Results) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-_NOT_VERSIONS = ("command", "date", "device")
+def _where(machine: dict[str, str]) -> str:
+    not_versions = ("command", "date", "device")
+    versions = ", ".join(f"{k} {v}" for k, v in machine.items() if k not in not_versions)
+    return f"`{machine['command']}` on {machine['date']}: {machine['device']}; {versions}"
 
 
 def tables(found: Results) -> list[Table]:
     """Those that there are numbers for."""
     made = [_accuracy_table(found.accuracy)]
     made += [_comparison(found, suite) for suite in COMPARISONS]
-    made += [_scaling(found), _small(found)]
+    made += [_scaling(found), _small(found), _mining(found)]
     return [table for table in made if table.rows]
 
 
@@ -185,6 +209,22 @@ def _small(found: Results) -> Table:
         rows.append([f"{size:,}", *(milliseconds(found.measured.get(case)) for case in row)])
     columns = ["batch", *(f"{what}, {who}, ms" for what, who in asked)]
     return Table(f"Small batches, width {width:,}", columns, rows)
+
+
+def _mining(found: Results) -> Table:
+    cases = found.of(gpu_mining.SUITE)
+    target = f"{gpu_mining.TARGET} times the product, {gpu_mining.TARGET_GIB} GiB"
+    title = f"Mining: {_size(cases[0])}; target: {target}" if cases else ""
+    rows = [
+        [
+            gpu_mining.TITLES[case.who],
+            seconds(found.measured[case]),
+            time_ratio(found.measured[case], found.product(case)),
+            gibibytes(found.measured[case]),
+        ]
+        for case in cases
+    ]
+    return Table(title, ["what", "seconds", "times the product", "extra GiB"], rows)
 
 
 # --- agreement ----------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import gradspace as gs
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks import gpu, gpu_accuracy, gpu_cases
+from benchmarks import gpu, gpu_accuracy, gpu_cases, gpu_mining
 from benchmarks.case import Case, Measurement
 from benchmarks.gpu_accuracy import Accuracy
 from benchmarks.gpu_page import Results, disagreements, page
@@ -68,6 +68,44 @@ def test_page_is_made_from_json(tmp_path: Path) -> None:
         "| 128 | - | - | 1.00 | 2.00 |",
     ):
         assert line in lines
+
+
+MINING = gpu_mining.cases(quick=True)
+
+
+def test_a_part_that_is_measured_later_joins_the_others(tmp_path: Path) -> None:
+    """As a run with --only and a file that is there does it, twice."""
+    json = tmp_path / "found.json"
+    small_results().save(json)
+    for date in ("tomorrow", "then"):
+        machine = {**small_results().machine, "date": date}
+        found = gpu._found_before(machine, ["mining"], json)
+        assert not found.of("mining")
+        for case, times in zip(MINING, (0.2, 3.4, 0.8), strict=True):
+            found.measured[case] = Measurement(times, times, 2**31 / 1e6)
+        found.save(json)
+    lines = page(Results.load(json)).splitlines()
+    assert lines[2].startswith("Written from a run of `make it` on today")
+    assert lines[4] == (
+        "Part 'mining' is from a run of `make it` on then: a GPU; torch 2, triton 3."
+    )
+    for line in (
+        "| nt-xent | triton | 44.0 | 4.40 | 1.10 | 0.50 |",
+        "## Mining: 400 images x 2,000 texts, width 32; target: 6 times the product, 8 GiB",
+        "| bare product in tiles (the floor; no list) | 0.20 | 1.00 | 2.00 |",
+        "| product and torch.topk in tiles, both directions merged | 3.40 | 17.0 | 2.00 |",
+        "| gradspace mine_exact, own ones left out | 0.80 | 4.00 | 2.00 |",
+    ):
+        assert line in lines
+    assert gpu._found_before(machine, None, json) == Results(machine)
+    assert not gpu._found_before(machine, ["accuracy"], json).accuracy
+
+
+def test_mining_finds_the_same_lists_either_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_cases, "DEVICE", "cpu")
+    floor, by_topk, ours = (gpu_cases.prepare(case)() for case in MINING)
+    assert floor == ()
+    torch.testing.assert_close(by_topk, ours, rtol=1e-4, atol=0)
 
 
 def test_page_says_which_losses_differ() -> None:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from gradspace.data.dataset import Split
 from gradspace.embedding import Embeddings
 from gradspace.mining import MinedLists
-from gradspace.mining.lists import describe_source
+from gradspace.mining.lists import ARRAYS, describe_source
 
 Loops = tuple[list[list[int]], list[list[int]]]
 
@@ -50,6 +50,11 @@ def lists_by_loops(embeddings: Embeddings, top_texts: int, top_images: int) -> L
         others = [i for i in range(len(images)) if image_ids[i] != text_ids[text]]
         of_texts.append(sorted(others, key=lambda i: (-scores[i][text], i))[:top_images])
     return of_images, of_texts
+
+
+def assert_same(found: MinedLists, expected: MinedLists) -> None:
+    for name in ARRAYS:
+        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name), name)
 
 
 def random_split(num_images: int = 40, *, seed: int = 0, shuffled: bool = False) -> Split:

@@ -12,22 +12,16 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from mining.made import lists_by_loops, named, odd_embeddings
+from mining.made import assert_same, lists_by_loops, named, odd_embeddings
 from several import together
 
 from gradspace.embedding import Embeddings, load_embeddings, save_embeddings
-from gradspace.mining import MinedLists, load_lists, mine_exact, save_lists
-from gradspace.mining.lists import ARRAYS
+from gradspace.mining import load_lists, mine_exact, save_lists
 from gradspace.mining.running import RunningTop, decode_keys, encode_keys
 from gradspace.mining.top import Precision
 from gradspace.processes import rank
 
 TILES = [(512, 4096), (23, 57), (1, 1), (5, 7), (4, 57), (23, 2), (22, 56), (1, 57)]
-
-
-def assert_same(found: MinedLists, expected: MinedLists) -> None:
-    for name in ARRAYS:
-        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name), name)
 
 
 @pytest.mark.parametrize("tile", TILES)
@@ -158,6 +152,20 @@ def test_lists_of_a_gpu_are_those_of_loops(precision: Precision) -> None:
         of_images, of_texts = lists_by_loops(embeddings, 10, 8)
         assert found.texts_of_image.tolist() == of_images
         assert found.images_of_text.tolist() == of_texts
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_lists_of_a_gpu_are_those_of_a_cpu(precision: Precision) -> None:
+    """Many equal scores, lists that fill up again and again, and tiles of odd sizes."""
+    embeddings, cuda = odd_embeddings(700, 2100), torch.device("cuda")
+    expected = mine_exact(embeddings, top_texts=30, top_images=9)
+    for tile in (None, (128, 256), (99, 1001), (7, 2100)):
+        found = mine_exact(
+            embeddings, top_texts=30, top_images=9, device=cuda, precision=precision, tile=tile
+        )
+        assert_same(found, expected)
 
 
 def test_progress_counts_images() -> None:

@@ -27,16 +27,25 @@ class OwnPairs:
         self.num_columns = -(-own.num_candidates // self.width)
         number = image // self.height * self.num_columns + text // self.width
         order = number.argsort(stable=True)
-        self.images, self.texts = image[order].to(device), text[order].to(device)
+        image, text = image[order], text[order]
+        first = text - text % self.width
+        width = (own.num_candidates - first).clamp(max=self.width)
+        self.places = (image % self.height * width + text - first).to(device)
+        """Where the pairs are in their tile: row after row, counted from 0."""
+        self.texts = text.to(device)
         num_tiles = -(-own.num_queries // self.height) * self.num_columns
         ends = torch.bincount(number, minlength=num_tiles).cumsum(0)
         self.bounds = [0, *ends.tolist()]
 
-    def within(self, rows: slice, columns: slice) -> tuple[Tensor, Tensor]:
-        """The images and the texts of the pairs in one tile."""
+    def take_out(self, tile: Tensor, rows: slice, columns: slice, best: Tensor) -> None:
+        """Put -inf in the place of the pairs of a tile; best[text] rises to the scores they had."""
         number = rows.start // self.height * self.num_columns + columns.start // self.width
         inside = slice(self.bounds[number], self.bounds[number + 1])
-        return self.images[inside], self.texts[inside]
+        if inside.start == inside.stop:
+            return
+        scores, places = tile.view(-1), self.places[inside]
+        best.scatter_reduce_(0, self.texts[inside], scores[places], "amax")
+        scores.index_fill_(0, places, -torch.inf)
 
 
 def check_enough(own: Positives, top_texts: int, top_images: int) -> None:

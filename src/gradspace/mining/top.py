@@ -9,8 +9,9 @@ of the lists and of one tile. Equal scores are listed in the order of their indi
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,9 +20,10 @@ from torch import Tensor
 
 from gradspace.embedding import Embeddings, Progress
 from gradspace.execution.tiles import blocks, tile_size
+from gradspace.mining.collecting import Top, can_collect, running_top
 from gradspace.mining.lists import MinedLists, describe_source
 from gradspace.mining.own import OwnPairs, check_enough, own_positives
-from gradspace.mining.running import RunningTop, decode_keys, merge_keys
+from gradspace.mining.running import decode_keys, merge_keys
 from gradspace.mining.state import fingerprint, load_state, save_state, state_file
 from gradspace.processes import gather_rows, rank, world_size
 
@@ -89,16 +91,17 @@ class _Work:
     tile: Tile
     share: slice
     """The images of this process: whole tiles, so that every score is rounded as by one process."""
-    memory: Tensor
+    memory: Iterator[Tensor]
+    """For a tile each: the same one again, or two in turn, one written while the other is read."""
 
     def blocks_of_images(self, start: int) -> list[slice]:
         rest = blocks(self.share.stop - start, self.tile[0])
         return [slice(start + rows.start, start + rows.stop) for rows in rest]
 
     def scores(self, rows: slice, columns: slice) -> Tensor:
-        """[images, texts] of one tile, in memory that the next tile will have."""
+        """[images, texts] of one tile, in memory that will serve again."""
         shape = (rows.stop - rows.start, columns.stop - columns.start)
-        scores = self.memory[: shape[0] * shape[1]].view(shape)
+        scores = next(self.memory)[: shape[0] * shape[1]].view(shape)
         left, right = self.images[rows], self.texts[columns].t()
         if left.dtype == torch.float32:
             torch.mm(left, right, out=scores)
@@ -121,6 +124,7 @@ def _prepare(
     _check_options(device, precision, tile)
     tile = (min(tile[0], len(embeddings.images)), min(tile[1], len(embeddings.texts)))
     dtype = getattr(torch, precision)
+    num_tiles = 2 if can_collect(device) else 1
     return _Work(
         images=embeddings.images.to(device, dtype),
         texts=embeddings.texts.to(device, dtype),
@@ -128,7 +132,7 @@ def _prepare(
         lengths=lengths,
         tile=tile,
         share=_share(len(embeddings.images), tile[0]),
-        memory=torch.empty(tile[0] * tile[1], device=device),
+        memory=cycle(torch.empty(num_tiles, tile[0] * tile[1], device=device).unbind()),
     )
 
 
@@ -150,7 +154,7 @@ def _share(num_images: int, height: int) -> slice:
 def _fingerprint(work: _Work) -> str:
     share = (work.share.start, work.share.stop)
     settings = {"lengths": work.lengths, "tile": work.tile, "share": share}
-    return fingerprint((work.images, work.texts, work.own.images, work.own.texts), settings)
+    return fingerprint((work.images, work.texts, work.own.places, work.own.texts), settings)
 
 
 # --- one block of images against all texts -------------------------------------------------------
@@ -163,7 +167,7 @@ class _Found:
     next_image: int
     texts_of_image: Tensor
     text_scores: Tensor
-    of_texts: RunningTop
+    of_texts: Top
     positive_scores: Tensor
 
     def tensors(self, share: slice) -> dict[str, Tensor]:
@@ -192,26 +196,23 @@ def _start(work: _Work) -> _Found:
         next_image=start,
         texts_of_image=torch.empty(shape, dtype=torch.int32),
         text_scores=torch.empty(shape, dtype=torch.float16),
-        of_texts=RunningTop(len(work.texts), work.lengths[1], device, start),
+        of_texts=running_top(len(work.texts), work.lengths[1], device, start),
         positive_scores=torch.full((len(work.texts),), -torch.inf, device=device),
     )
 
 
 def _mine_block(work: _Work, rows: slice, found: _Found) -> None:
     num_rows = rows.stop - rows.start
-    of_images = RunningTop(num_rows, work.lengths[0], work.images.device)
+    of_images = running_top(num_rows, work.lengths[0], work.images.device)
     for columns in blocks(len(work.texts), work.tile[1]):
         tile = work.scores(rows, columns)
-        image, text = work.own.within(rows, columns)
-        own_scores = tile[image - rows.start, text - columns.start]
-        found.positive_scores.scatter_reduce_(0, text, own_scores, "amax")
-        tile[image - rows.start, text - columns.start] = -torch.inf
+        work.own.take_out(tile, rows, columns, found.positive_scores)
         of_images.take(slice(0, num_rows), tile, columns.start)
         found.of_texts.take(columns, tile.t(), rows.start)
     scores, texts = decode_keys(of_images.keys.sort(descending=True).values)
     at = slice(rows.start - work.share.start, rows.stop - work.share.start)
-    found.texts_of_image[at] = texts.int().cpu()
-    found.text_scores[at] = scores.half().cpu()
+    found.texts_of_image[at] = texts.int()
+    found.text_scores[at] = scores.half()
     found.next_image = rows.stop
 
 
@@ -220,18 +221,19 @@ def _mine_block(work: _Work, rows: slice, found: _Found) -> None:
 
 def _together(found: _Found, record: dict[str, Any]) -> MinedLists:
     """The lists of images one after the other, those of texts merged."""
-    images, scores = [], []
-    for texts in blocks(len(found.of_texts.keys), MERGED_AT_ONCE):
-        highest = merge_keys(_from_all(found.of_texts.keys[texts]))
-        part_scores, part_images = decode_keys(highest)
-        images.append(part_images.int().cpu())
-        scores.append(part_scores.half().cpu())
+    keys = found.of_texts.keys
+    images = torch.empty(keys.shape, dtype=torch.int32)
+    image_scores = torch.empty(keys.shape, dtype=torch.float16)
+    for texts in blocks(len(keys), MERGED_AT_ONCE):
+        scores, indices = decode_keys(merge_keys(_from_all(keys[texts])))
+        images[texts] = indices.int()
+        image_scores[texts] = scores.half()
     positive = torch.stack(_from_all(found.positive_scores)).amax(0).cpu()
     return MinedLists(
         texts_of_image=gather_rows(found.texts_of_image).numpy(),
         text_scores=gather_rows(found.text_scores).numpy(),
-        images_of_text=torch.cat(images).numpy(),
-        image_scores=torch.cat(scores).numpy(),
+        images_of_text=images.numpy(),
+        image_scores=image_scores.numpy(),
         positive_scores=positive.where(positive.isfinite(), torch.nan).half().numpy(),
         record=record,
     )
