@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -8,7 +10,7 @@ from safetensors.torch import save_file
 
 import gradspace as gs
 from gradspace.analysis.score_file import load_scores
-from gradspace.files import write_atomically
+from gradspace.files import locked, write_atomically
 
 
 def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
@@ -19,6 +21,21 @@ def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
         file.writelines(["half of the new", 7])
     assert path.read_text() == "old"
     assert [p.name for p in path.parent.iterdir()] == ["file.txt"]
+
+
+def test_one_at_a_time_makes_a_file(tmp_path: Path) -> None:
+    path, made = tmp_path / "lists", list[int]()
+
+    def make(number: int) -> None:
+        with locked(path):
+            if not path.exists():
+                time.sleep(0.05)
+                made.append(number)
+                path.write_text("made")
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(make, range(4)))
+    assert len(made) == 1
 
 
 def test_scores_come_back(tmp_path: Path) -> None:

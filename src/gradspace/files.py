@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import tempfile
 from collections.abc import Iterator
@@ -27,6 +28,14 @@ def write_atomically(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
     except BaseException:
         os.unlink(part)
         raise
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """One process at a time makes the file at `path`; the others wait for it."""
+    with open(path.with_name(f".{path.name}.lock"), "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # which ends with the process, however that ends
+        yield
 
 
 def _umask() -> int:

@@ -18,6 +18,7 @@ from gradspace.data.dataset import Dataset
 from gradspace.data.open import open_recipe
 from gradspace.data.resident import keep_features
 from gradspace.embedding import embed_split
+from gradspace.files import locked
 from gradspace.metrics import RetrievalReport
 from gradspace.recipes import DataRecipe, Recipe, build_objective
 from gradspace.runs import Run, create_run
@@ -130,15 +131,16 @@ def _mined_by(task: Task, dataset: Dataset, device: torch.device) -> Path:
     assert task.recipe.offline is not None
     lengths = (task.recipe.offline.num_texts, task.recipe.offline.num_images)
     path = task.first / "lists-{}-{}.safetensors".format(*lengths)
-    if not path.exists():
-        mine_run(
-            load_system(task.first, device),
-            dataset,
-            path,
-            top_texts=lengths[0],
-            top_images=lengths[1],
-            source={"weights": weights_digest(Run(task.first).best)},
-        )
+    with locked(path):
+        if not path.exists():
+            mine_run(
+                load_system(task.first, device),
+                dataset,
+                path,
+                top_texts=lengths[0],
+                top_images=lengths[1],
+                source={"weights": weights_digest(Run(task.first).best)},
+            )
     return path
 
 

@@ -97,10 +97,8 @@ def make_split(
 
 def digest(images: Sequence[str], captions: Sequence[str]) -> str:
     """Short, and another one for other images or captions."""
-    state = blake2b(digest_size=8)
-    for text in (*images, "", *captions):
-        state.update(text.encode() + b"\0")
-    return state.hexdigest()
+    text = "\0".join((*images, "", *captions, ""))
+    return blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 @runtime_checkable

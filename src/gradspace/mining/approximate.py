@@ -53,7 +53,7 @@ def mine_with_faiss(
     if index not in ("hnsw", "ivf", None):
         raise ValueError(f"index is {index!r}; use 'hnsw' or 'ivf'")
     faiss = _import_faiss()
-    own = own_positives(embeddings)
+    own = own_positives(embeddings, torch.device("cpu"))
     images, texts = (x.cpu().float() for x in (embeddings.images, embeddings.texts))
     check_enough(own, top_texts, top_images)
     of_images = _Search(images, texts, own, top_texts)

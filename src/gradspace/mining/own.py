@@ -10,18 +10,18 @@ from gradspace.embedding import Embeddings
 from gradspace.positives import Positives, match_ids
 
 
-def own_positives(embeddings: Embeddings) -> Positives:
+def own_positives(embeddings: Embeddings, device: torch.device) -> Positives:
     """Of every image its own texts; a ValueError where embeddings or ids cannot be used."""
     check_embeddings(embeddings.images, embeddings.texts)
     check_ids("image_ids", embeddings.image_ids, len(embeddings.images), "images")
     check_ids("text_ids", embeddings.text_ids, len(embeddings.texts), "texts")
-    return match_ids(embeddings.image_ids.cpu(), embeddings.text_ids.cpu())
+    return match_ids(embeddings.image_ids.to(device), embeddings.text_ids.to(device))
 
 
 class OwnPairs:
     """Images and texts with equal ids, sorted by the tile of the score matrix that they are in."""
 
-    def __init__(self, own: Positives, tile: tuple[int, int], device: torch.device) -> None:
+    def __init__(self, own: Positives, tile: tuple[int, int]) -> None:
         self.height, self.width = tile
         image, text = own.pairs()
         self.num_columns = -(-own.num_candidates // self.width)
@@ -30,9 +30,9 @@ class OwnPairs:
         image, text = image[order], text[order]
         first = text - text % self.width
         width = (own.num_candidates - first).clamp(max=self.width)
-        self.places = (image % self.height * width + text - first).to(device)
+        self.places = image % self.height * width + text - first
         """Where the pairs are in their tile: row after row, counted from 0."""
-        self.texts = text.to(device)
+        self.texts = text
         num_tiles = -(-own.num_queries // self.height) * self.num_columns
         ends = torch.bincount(number, minlength=num_tiles).cumsum(0)
         self.bounds = [0, *ends.tolist()]

@@ -117,9 +117,9 @@ def _prepare(
     precision: Precision,
     tile: Tile | None,
 ) -> _Work:
-    own = own_positives(embeddings)
-    check_enough(own, *lengths)
     device = device or embeddings.images.device
+    own = own_positives(embeddings, device)
+    check_enough(own, *lengths)
     tile = tile or (tile_size(device) if device.type == "cuda" else CPU_TILE)
     _check_options(device, precision, tile)
     tile = (min(tile[0], len(embeddings.images)), min(tile[1], len(embeddings.texts)))
@@ -128,7 +128,7 @@ def _prepare(
     return _Work(
         images=embeddings.images.to(device, dtype),
         texts=embeddings.texts.to(device, dtype),
-        own=OwnPairs(own, tile, device),
+        own=OwnPairs(own, tile),
         lengths=lengths,
         tile=tile,
         share=_share(len(embeddings.images), tile[0]),
