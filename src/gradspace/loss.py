@@ -49,6 +49,8 @@ class RetrievalLoss(nn.Module):
         execution: "dense" builds the score matrix, "streamed" never does, "triton" fuses the
             product with what is made of it on a CUDA device; "auto" takes what is fastest.
         tile: side of the tiles of the streamed execution; smaller ones need less memory.
+        checks: look for NaN in every batch, which waits for the GPU to compute it. Shapes and ids
+            are checked either way.
 
     Example:
         >>> loss = RetrievalLoss("triplet-hard")
@@ -67,6 +69,7 @@ class RetrievalLoss(nn.Module):
         memory: int = 0,
         execution: Execution = "auto",
         tile: int | None = None,
+        checks: bool = True,
     ) -> None:
         super().__init__()
         self.objective = _as_objective(objective)
@@ -76,6 +79,7 @@ class RetrievalLoss(nn.Module):
         self.memory = Memory(memory) if memory else None
         self.execution = _one_of("execution", execution, "auto", "dense", "streamed", "triton")
         self.tile = tile
+        self.checks = checks
         if tile is not None and tile < 1:
             raise ValueError(f"tile must be at least 1, got {tile}")
         if memory and execution == "dense":
@@ -210,7 +214,7 @@ class RetrievalLoss(nn.Module):
         offline: Offline | None,
         may_be_empty: bool = False,
     ) -> None:
-        check_embeddings(images, texts, may_be_empty=may_be_empty)
+        check_embeddings(images, texts, may_be_empty=may_be_empty, values=self.checks)
         if offline is not None:
             offline.check(images, texts)
         if (image_ids is None) != (text_ids is None):

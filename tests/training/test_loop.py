@@ -21,6 +21,7 @@ from gradspace.system import load_system, new_system
 from gradspace.training.health import PATIENCE, CollapseWatch, TrainingError
 from gradspace.training.loop import Trainer
 from gradspace.training.monitor import Monitor
+from gradspace.training.readings import EVERY
 
 
 def test_a_run_leaves_what_it_promises(tmp_path: Path) -> None:
@@ -139,6 +140,27 @@ def test_the_memory_lasts_until_the_objective_changes(
     assert weights(run.folder) != weights(
         train_small(tmp_path / "b", objective={"name": "nt-xent"}).folder
     )
+
+
+def test_numbers_read_later_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU, where no step waits for its loss; epochs of 5 steps end in between."""
+    at_once = train_small(tmp_path / "at once")
+    monkeypatch.setitem(EVERY, "cpu", 3)
+    later = train_small(tmp_path / "later", training={"save_every": 0})
+    assert list(later.metrics()) == list(at_once.metrics())
+    assert weights(later.folder) == weights(at_once.folder)
+
+
+def test_a_gradient_that_is_none_is_noticed_before_it_is_saved(tmp_path: Path) -> None:
+    recipe = small_recipe()
+    dataset, run = open_data(recipe), create_run(tmp_path / "run", recipe)
+    with Monitor(None, 0) as monitor:
+        system = new_system(recipe, dataset, run, torch.device("cpu"))
+        trainer = Trainer(recipe, dataset, system, run, monitor)
+        trainer.readings.add(7, torch.tensor(1.5), torch.tensor(torch.nan))
+        with pytest.raises(TrainingError, match=r"not finite at step 7 \(loss 1.5\); lower"):
+            trainer.save()
+    assert not run.last.exists()
 
 
 def test_tensorboard_gets_the_same_numbers(tmp_path: Path) -> None:

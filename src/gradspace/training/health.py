@@ -48,8 +48,11 @@ def check_gradient(model: nn.Module, norm: Tensor, loss: Tensor, step: int) -> N
         if parameter.grad is not None and not parameter.grad.isfinite().all()
     ]
     where = f"{bad[0]} and {len(bad) - 1} more parameters" if len(bad) > 1 else "".join(bad)
-    raise TrainingError(
-        f"the gradient of {where or 'the loss'} is not finite at step {step} (loss "
-        f"{float(loss.detach()):g}); lower training.learning_rate, or use precision bfloat16 or "
-        "float32 instead of float16"
+    raise not_finite(step, float(loss.detach()), where or "the loss")
+
+
+def not_finite(step: int, loss: float, where: str = "the loss") -> TrainingError:
+    return TrainingError(
+        f"the gradient of {where} is not finite at step {step} (loss {loss:g}); lower "
+        "training.learning_rate, or use precision bfloat16 or float32 instead of float16"
     )

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from math import isfinite
 from typing import Any, cast
 
 import numpy as np
@@ -38,8 +39,9 @@ from gradspace.recipes import Recipe, build_objective
 from gradspace.runs import Run, tensorboard_events
 from gradspace.system import System
 from gradspace.training.caching import Embedded, Outcome, backward, cached_backward
-from gradspace.training.health import CollapseWatch, TrainingError, check_gradient
+from gradspace.training.health import CollapseWatch, TrainingError, check_gradient, not_finite
 from gradspace.training.monitor import Monitor
+from gradspace.training.readings import Readings
 from gradspace.training.schedule import learning_rate, stage_of, stages
 from gradspace.training.second_round import Mined, is_due, mine_run, open_mined, split_extended
 from gradspace.training.stopping import Stopping, stop_signals
@@ -97,6 +99,7 @@ class Trainer:
         self.mined = self._open_mined()
         self.captions = EncodedCaptions(system.encode, dataset.splits["train"].captions)
         self.saved_at = time.monotonic()
+        self.readings = Readings(system.device)
         tracked = recipe.training.tensorboard and processes.is_first()
         self.events = tensorboard_events(run) if tracked else None
         half = recipe.training.precision == "float16"
@@ -124,17 +127,24 @@ class Trainer:
         self.monitor.start_epoch(epoch, self.progress.batch + len(batches), self.progress.batch)
         self.system.model.train()
         for batch in batches:
-            value = self.train_on(batch)
+            self.train_on(batch)
             done = self.progress.batch + 1
-            self.progress = replace(
-                self.progress, batch=done, loss_sum=self.progress.loss_sum + value
-            )
-            self.monitor.batch_done(recipe.batch_size, value)
+            self.progress = replace(self.progress, batch=done)
+            if self.readings.are_due:
+                self._read()
             if done % recipe.accumulate == 0:
                 self._save_if_due()
                 if processes.any_of(stopping.requested):
                     return False
         return True
+
+    def _read(self) -> None:
+        """Look at what the latest batches gave; a gradient that is none ends the run."""
+        for step, loss, norm in self.readings.read():
+            if not isfinite(norm) and not self.scaler.is_enabled():
+                raise not_finite(step, loss)
+            self.progress = replace(self.progress, loss_sum=self.progress.loss_sum + loss)
+            self.monitor.batch_done(self.recipe.training.batch_size, loss)
 
     def _renew_parts(self, epoch: int) -> None:
         """What an epoch starts anew: the optimiser of a stage, the loss after its warm-up."""
@@ -170,6 +180,7 @@ class Trainer:
 
     def _finish_epoch(self) -> None:
         """Evaluate on dev, keep the weights if they are the best so far, and move on."""
+        self._read()
         done = self.progress
         self.optimizer.zero_grad(set_to_none=True)  # of batches that did not fill a step
         report = self._evaluate()
@@ -212,7 +223,8 @@ class Trainer:
 
     # --- one batch ------------------------------------------------------------------------------
 
-    def train_on(self, batch: Batch) -> float:
+    def train_on(self, batch: Batch) -> Tensor:
+        """The loss, which the device may still be computing."""
         training, step = self.recipe.training, self.progress.step
         outcome = self._backward(batch)
         value = outcome.loss
@@ -222,11 +234,13 @@ class Trainer:
         if step % CHECK_EVERY == 0:
             images = processes.gather_rows(outcome.images)
             self.collapse.check(images, processes.gather_rows(outcome.texts), step)
+        norm = None
         if (self.progress.batch + 1) % training.accumulate == 0:
             norm = self._update(value)
             if step % training.track_every == 0:
                 self._track(outcome, batch, value, norm)
-        return float(value)
+        self.readings.add(step, value, norm)
+        return value
 
     def _backward(self, batch: Batch) -> Outcome:
         """Add the gradient of a batch to the parameters', in parts where the recipe says so."""
@@ -287,7 +301,7 @@ class Trainer:
         processes.average_gradients(model.parameters())
         self.scaler.unscale_(self.optimizer)
         norm = nn.utils.clip_grad_norm_(model.parameters(), training.clip or torch.inf)
-        if not self.scaler.is_enabled():
+        if self.system.device.type == "cpu" and not self.scaler.is_enabled():
             check_gradient(model, norm, loss, self.progress.step)
         self.scaler.step(self.optimizer)
         self.scaler.update()
@@ -329,7 +343,12 @@ class Trainer:
     def _make_loss(self, epoch: int) -> RetrievalLoss:
         objective = build_objective(self.recipe, warm_up=epoch == 0)
         chosen = self.recipe.objective
-        loss = RetrievalLoss(objective, positives=chosen.positives, memory=chosen.memory)
+        loss = RetrievalLoss(
+            objective,
+            positives=chosen.positives,
+            memory=chosen.memory,
+            checks=self.system.device.type == "cpu",  # a GPU's gradients are looked at later
+        )
         return loss.to(self.system.device)
 
     def _make_optimizer(self, epoch: int) -> Optimizer:
@@ -373,6 +392,7 @@ class Trainer:
 
     def save(self) -> None:
         """Everything that training needs to go on; of random states a row for each process."""
+        self._read()
         states = random_states(self.system.device).items()
         random = {name: processes.gather_rows(state[None]) for name, state in states}
         if not processes.is_first():

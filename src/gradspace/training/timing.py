@@ -35,7 +35,7 @@ def seconds_per_batch(run: Run, dataset: Dataset, device: torch.device) -> float
         system.model.train()
         ends = [time.perf_counter()]
         for batch in islice(trainer.batches(), WARM_UP + TIMED):
-            trainer.train_on(batch)  # which reads the loss, and so waits for the device
+            float(trainer.train_on(batch))  # which waits for the device
             ends.append(time.perf_counter())
     taken = [end - start for start, end in pairwise(ends)]
     return median(taken[WARM_UP:] or taken)
