@@ -14,6 +14,8 @@ from torch import Tensor
 from gradspace.checkpoint import load_checkpoint, save_checkpoint
 from gradspace.data.batches import image_batches, text_batches
 from gradspace.data.dataset import Split
+from gradspace.data.passages import PassageTokens
+from gradspace.data.pixels import CentreCrop
 from gradspace.execution.tiles import EmbeddingScores
 from gradspace.positives import Positives, match_ids
 from gradspace.processes import gather_rows, rank, world_size
@@ -98,13 +100,22 @@ def embed_captions(system: System, captions: Sequence[str]) -> Tensor:
 @torch.inference_mode()
 def embed_pictures(system: System, pictures: Sequence[Image.Image]) -> Tensor:
     """Unit vectors of one's own pictures, [pictures, width]."""
-    if system.crop is None:
+    if not isinstance(system.crop, CentreCrop):
+        what = "passages" if system.crop else "precomputed features"
         raise ValueError(
-            "this run reads precomputed features, not pictures: train with model.backbone to embed "
+            f"this run reads {what}, not pictures: train with model.backbone to embed "
             "pictures of your own"
         )
     pixels = torch.stack([system.crop(picture) for picture in pictures])
     return system.model.embed_images(pixels.to(system.device)).float().cpu()
+
+
+@torch.inference_mode()
+def embed_passages(system: System, passages: Sequence[str]) -> Tensor:
+    """Unit vectors of one's own passages, [passages, width]; questions are captions."""
+    if not isinstance(system.crop, PassageTokens):
+        raise ValueError("this run reads images, not passages: train text-dual to embed passages")
+    return system.model.embed_images(system.crop(passages).to(system.device)).float().cpu()
 
 
 def average_similarity(members: Sequence[Embeddings]) -> EmbeddingScores:

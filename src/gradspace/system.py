@@ -13,9 +13,10 @@ import torch
 from gradspace.checkpoint import load_checkpoint, without_prefix
 from gradspace.data.captions import Encode
 from gradspace.data.dataset import Dataset, Split
+from gradspace.data.passages import PassageTokens
 from gradspace.data.pixels import CentreCrop, RandomCrop
 from gradspace.data.vocabulary import Vocabulary
-from gradspace.models import ImageInput, RetrievalModel, TextInput, build_model
+from gradspace.models import ImageInput, RetrievalModel, TextInput, build_model, model_info
 from gradspace.models.backbones import Backbone
 from gradspace.models.text import TextNetwork
 from gradspace.models.tokenizer import Tokenizer
@@ -32,9 +33,9 @@ class System:
     encode: Encode
     device: torch.device
     feature_shape: tuple[int, ...] | None = None
-    """Of one image's features; None where the model reads pixels."""
-    training_crop: RandomCrop | None = None
-    crop: CentreCrop | None = None
+    """Of one image's features; None where the model reads pixels or passages."""
+    training_crop: RandomCrop | PassageTokens | None = None
+    crop: CentreCrop | PassageTokens | None = None
 
     def autocast(self, precision: str) -> AbstractContextManager[Any]:
         if precision == "float32":
@@ -93,7 +94,9 @@ def load_system(folder: Path, device: torch.device | None = None) -> System:
 def empty_system(run: Run, feature_shape: Sequence[int] | None, device: torch.device) -> System:
     """The system of a run, with weights still to be loaded."""
     recipe = run.recipe()
-    if feature_shape is None:
+    if model_info(recipe.model.name).build.reads_passages:
+        image_input = ImageInput(passages=True)
+    elif feature_shape is None:
         image_input = ImageInput(backbone=run.folder / "backbone", pretrained=False)
     else:
         image_input = ImageInput(shape=tuple(feature_shape))
@@ -119,9 +122,12 @@ def _training_split(dataset: Dataset) -> Split:
 
 
 def _image_input(recipe: Recipe, train: Split) -> ImageInput:
+    if train.passages is not None and not recipe.model.backbone:
+        return ImageInput(passages=True)
     if recipe.model.backbone:
         if train.images is None:
-            raise ValueError("model.backbone needs images, and the dataset has only features")
+            has = "features" if train.features else "passages"
+            raise ValueError(f"model.backbone needs images, and the dataset has only {has}")
         return ImageInput(backbone=recipe.model.backbone)
     if train.features is None:
         raise ValueError(
@@ -137,7 +143,7 @@ def _new_text_side(recipe: Recipe, train: Split, run: Run) -> tuple[Encode, Text
         if is_first():
             tokenizer.save(run.folder / "tokenizer")
         return tokenizer.encode, TextInput(encoder=recipe.model.text_encoder)
-    vocabulary = Vocabulary.build(train.captions)
+    vocabulary = Vocabulary.build([*train.captions, *(train.passages or ())])
     if is_first():
         vocabulary.save(run.folder / "vocabulary.json")
     return vocabulary.encode_batch, TextInput(vocabulary_size=len(vocabulary))
@@ -157,6 +163,9 @@ def _assemble(
     model = build_model(
         recipe.model.name, image_input=image_input, text_input=text_input, **recipe.model.parameters
     ).to(device)
+    if image_input.passages:
+        tokens = PassageTokens(encode)
+        return System(model, encode, device, training_crop=tokens, crop=tokens)
     backbones = [part for part in model.modules() if isinstance(part, Backbone)]
     if not backbones:
         return System(model, encode, device, feature_shape=image_input.shape)

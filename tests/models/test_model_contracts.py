@@ -13,7 +13,14 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import gradspace as gs
-from gradspace.models import ImageInput, RetrievalModel, TextInput, build_model, models
+from gradspace.models import (
+    ImageInput,
+    RetrievalModel,
+    TextInput,
+    build_model,
+    model_info,
+    models,
+)
 from gradspace.models.pretrained import Pretrained
 
 VOCABULARY = 11
@@ -32,12 +39,13 @@ def name(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(params=["features", "networks"])
-def inputs(request: pytest.FixtureRequest, folders: tuple[Path, Path]) -> dict[str, Any]:
-    """Region features and a GRU, or pixels and BERT, both fine-tuned."""
+def inputs(request: pytest.FixtureRequest, name: str, folders: tuple[Path, Path]) -> dict[str, Any]:
+    """Region features and a GRU, or pixels and BERT, both fine-tuned; or passages with either."""
+    passages = ImageInput(passages=True) if model_info(name).build.reads_passages else None
     if request.param == "features":
-        image_input = ImageInput(shape=(5, 12))
+        image_input = passages or ImageInput(shape=(5, 12))
         return {"image_input": image_input, "text_input": TextInput(vocabulary_size=VOCABULARY)}
-    image_input = ImageInput(backbone=folders[0], fine_tune=True)
+    image_input = passages or ImageInput(backbone=folders[0], fine_tune=True)
     return {"image_input": image_input, "text_input": TextInput(encoder=folders[1])}
 
 
@@ -56,6 +64,9 @@ def model(name: str, inputs: dict[str, Any], small: dict[str, Any]) -> Retrieval
 @pytest.fixture
 def batch(inputs: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
     generator = torch.Generator().manual_seed(0)
+    if inputs["image_input"].passages:
+        tokens, lengths = tiny.captions(6, VOCABULARY, longest=9, seed=1)
+        return torch.cat([lengths[:, None], tokens], 1), *tiny.captions(6, VOCABULARY)
     pixels = inputs["image_input"].backbone is not None
     images = tiny.pictures(6) if pixels else torch.randn(6, 5, 12, generator=generator)
     return images, *tiny.captions(6, VOCABULARY)
@@ -82,7 +93,7 @@ def test_an_embedding_does_not_depend_on_its_batch(
     """Nor on the padding, nor on the order of the captions."""
     model.eval().double()
     images, tokens, lengths = batch
-    images = images if images.dtype == torch.uint8 else images.double()
+    images = images.double() if images.is_floating_point() else images
     together = model(images, torch.nn.functional.pad(tokens, (0, 3)), lengths)
     for i, length in enumerate(lengths):
         alone = model(images[i : i + 1], tokens[i : i + 1, :length], lengths[i : i + 1])
@@ -139,10 +150,11 @@ def test_state_survives_safetensors_and_a_rebuild_from_saved_configs(
             part.save_config(tmp_path / part.kind)
     save_file(model.state_dict(), tmp_path / "model.safetensors")
     if inputs["image_input"].backbone:
-        inputs = {
-            "image_input": ImageInput(backbone=tmp_path / "backbone", pretrained=False),
-            "text_input": TextInput(encoder=tmp_path / "text_encoder", pretrained=False),
-        }
+        backbone = ImageInput(backbone=tmp_path / "backbone", pretrained=False)
+        inputs = {**inputs, "image_input": backbone}
+    if inputs["text_input"].encoder:
+        encoder = TextInput(encoder=tmp_path / "text_encoder", pretrained=False)
+        inputs = {**inputs, "text_input": encoder}
     again = build_model(name, **inputs, **small)
     again.load_state_dict(load_file(tmp_path / "model.safetensors"))
     for expected, found in zip(model.eval()(*batch), again.eval()(*batch), strict=True):

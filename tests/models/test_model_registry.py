@@ -53,7 +53,7 @@ def test_what_is_wrong_is_named(name: str, parameters: dict[str, Any], message: 
 
 def test_inputs_that_make_no_sense() -> None:
     for wrong, message in (
-        ({}, "a shape .* or a backbone, one of them"),
+        ({}, "a shape .* a backbone or passages, one of them"),
         ({"shape": (3,), "backbone": "x"}, "one of them"),
         ({"shape": (3, 4, 5)}, r"\(width,\) or \(regions, width\), got shape \(3, 4, 5\)"),
         ({"shape": (0,)}, "got shape"),

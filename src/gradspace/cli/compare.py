@@ -147,7 +147,7 @@ def _features(data: str, backbone: str | None, folder: Path, device: str | None)
     """
     with progress_bar("reading data") as progress:
         dataset = open_dataset(data, progress=progress)
-    if all(split.features is not None for split in dataset.splits.values()):
+    if all(split.features or split.passages for split in dataset.splits.values()):
         return []
     if backbone is None:
         num_images = sum(len(split.image_names) for split in dataset.splits.values())

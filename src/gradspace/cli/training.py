@@ -133,7 +133,8 @@ def run_training(run: Run, recipe: Recipe, device: str | None) -> bool:
 def describe(dataset: Dataset) -> str:
     """One line: splits with their sizes, and what was left out."""
     sizes = ", ".join(
-        f"{name} {len(split.image_names):,} images / {len(split.captions):,} captions"
+        f"{name} {len(split.image_names):,} {split.kinds[0]}s / "
+        f"{len(split.captions):,} {split.kinds[1]}s"
         for name, split in dataset.splits.items()
     )
     left_out = f"; {len(dataset.problems)} items left out" if dataset.problems else ""

@@ -8,11 +8,13 @@ check       a report of what a dataset holds
 image_files, feature_files, json_files, text_files, cache    what is on disk
 vocabulary  captions as numbers
 pixels      pictures as tensors
+passages    passages as tensors, where texts take the place of images
 order       which images and captions are in which batch
 batches     batches for training and evaluation
 loader      making them ahead of time
 features    features of a whole dataset by a backbone
-scenes/     the generator of the built-in dataset
+scenes/     the generator of the built-in dataset of pictures
+questions/  the generator of the built-in dataset of passages
 """
 
 from gradspace.data.batches import Batch, image_batches, text_batches, training_batches

@@ -14,6 +14,7 @@ from gradspace.data.captions import Encode, EncodedCaptions
 from gradspace.data.dataset import Indices, Split, gather_features
 from gradspace.data.loader import Loader
 from gradspace.data.order import CaptionsPerImage, Plan, epoch_order
+from gradspace.data.passages import PassageTokens
 from gradspace.data.pixels import Pixels
 from gradspace.data.resident import ResidentFeatures
 
@@ -23,7 +24,8 @@ class Batch:
     """Images and captions; equal ids belong together."""
 
     images: Tensor
-    """float32: pixels [n, 3, height, width], features [n, regions, width] or [n, width]"""
+    """float32: pixels [n, 3, height, width], features [n, regions, width] or [n, width]; of
+    passages int64 [n, 1 + words]: `PassageTokens`"""
     tokens: Tensor
     """int64 [m, words], padded with 0"""
     lengths: Tensor
@@ -84,7 +86,7 @@ def training_batches(
     epoch: int,
     captions_per_image: CaptionsPerImage = 1,
     start_batch: int = 0,
-    pixels: Pixels | None = None,
+    pixels: Pixels | PassageTokens | None = None,
     num_workers: int = 0,
     pin_memory: bool = False,
     rank: int = 0,
@@ -93,7 +95,7 @@ def training_batches(
 ) -> Loader[Batch]:
     """The batches of one epoch from `start_batch` on, in an order that `seed` and `epoch` decide.
 
-    `pixels` turns images into tensors; without it the batches hold the split's features.
+    `pixels` turns images or passages into tensors; without it batches hold the split's features.
     `captions_per_image` is explained at `epoch_order`. With one, row i of the images belongs to row
     i of the captions, and an image with two of its captions in a batch is in it twice, as two rows
     with equal ids and two random crops: batches keep their shape, equal ids make all of them
@@ -123,7 +125,7 @@ def image_batches(
     split: Split,
     *,
     batch_size: int,
-    pixels: Pixels | None = None,
+    pixels: Pixels | PassageTokens | None = None,
     start: int = 0,
     stop: int | None = None,
     num_workers: int = 0,
@@ -158,7 +160,7 @@ def _training_batch(
     split: Split,
     captions: EncodedCaptions,
     plans: Sequence[Plan],
-    pixels: Pixels | None,
+    pixels: Pixels | PassageTokens | None,
     seeds: tuple[int, int],
     extend: Callable[[Plan], Plan] | None,
     number: int,
@@ -178,7 +180,7 @@ def _training_batch(
 
 
 def _image_batch(
-    split: Split, pixels: Pixels | None, batch_size: int, stop: int, start: int
+    split: Split, pixels: Pixels | PassageTokens | None, batch_size: int, stop: int, start: int
 ) -> Tensor:
     indices = np.arange(start, min(start + batch_size, stop))
     return _load_images(split, pixels, indices, [(index,) for index in indices.tolist()])
@@ -191,9 +193,15 @@ def _text_batch(
 
 
 def _load_images(
-    split: Split, pixels: Pixels | None, indices: Indices, seeds: Sequence[tuple[int, ...]]
+    split: Split,
+    pixels: Pixels | PassageTokens | None,
+    indices: Indices,
+    seeds: Sequence[tuple[int, ...]],
 ) -> Tensor:
-    """float32 [len(indices), ...], by numpy: torch would start threads for every little copy."""
+    """[len(indices), ...], by numpy: torch would start threads for every little copy."""
+    if isinstance(pixels, PassageTokens):
+        assert split.passages is not None
+        return pixels([split.passages[index] for index in indices.tolist()])
     if pixels is None:
         assert split.features is not None
         if isinstance(split.features, ResidentFeatures):
@@ -206,7 +214,11 @@ def _load_images(
     return torch.from_numpy(np.stack(made))
 
 
-def _check_images(split: Split, pixels: Pixels | None) -> None:
+def _check_images(split: Split, pixels: Pixels | PassageTokens | None) -> None:
+    if isinstance(pixels, PassageTokens):
+        if split.passages is None:
+            raise ValueError(f"split {split.name!r} has images, and the model reads passages")
+        return
     if pixels is not None and split.images is None:
         raise ValueError(
             f"split {split.name!r} has no images; leave pixels out to use its features"

@@ -41,6 +41,8 @@ class SplitReport:
     captions_per_image: Spread
     words_per_caption: Spread
     feature_shape: tuple[int, ...] | None
+    kinds: tuple[str, str]
+    """What the images and captions are: passages and questions, where they are texts."""
 
 
 @dataclass(frozen=True)
@@ -69,10 +71,12 @@ class DatasetReport:
         lines = [self.name]
         for split in self.splits:
             shape = f", features {list(split.feature_shape)}" if split.feature_shape else ""
+            image, caption = split.kinds
+            sizes = f"{split.num_images} {image}s, {split.num_captions} {caption}s"
             lines += [
-                f"  {split.name}: {split.num_images} images, {split.num_captions} captions{shape}",
-                f"    captions per image: {split.captions_per_image}",
-                f"    words per caption: {split.words_per_caption}",
+                f"  {split.name}: {sizes}{shape}",
+                f"    {caption}s per {image}: {split.captions_per_image}",
+                f"    words per {caption}: {split.words_per_caption}",
             ]
         lines += [
             f"  vocabulary: {self.vocabulary_size} words seen 4 times or more in training captions "
@@ -119,6 +123,7 @@ def _report(split: Split) -> SplitReport:
         captions_per_image=_spread(np.bincount(split.image_of_caption).tolist()),
         words_per_caption=_spread([len(words(caption)) for caption in split.captions]),
         feature_shape=split.features.shape if split.features else None,
+        kinds=split.kinds,
     )
 
 

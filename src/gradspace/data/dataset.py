@@ -65,6 +65,13 @@ class Split:
     features: Features | None = None
     caption_ids: Sequence[int] | None = None
     """The numbers that the dataset's authors gave its captions, where they did."""
+    passages: Sequence[str] | None = None
+    """Texts in the place of the images: the captions are then questions about them."""
+
+    @property
+    def kinds(self) -> tuple[str, str]:
+        """What people call the two sides."""
+        return ("image", "caption") if self.passages is None else ("passage", "question")
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ def open_dataset(
 ) -> Dataset:
     """Open a dataset for training and evaluation.
 
-    `source` is "scenes" or a path to captions in one of the layouts of `data/readers`. `images` is
+    `source` is "scenes", "questions" or a path in one of the layouts of `data/readers`. `images` is
     a folder or zip, searched beside the captions when left out. `features` is an .npy whose rows
     follow the images of the splits in order, or a folder that a `FeatureWriter` wrote. `options`
     are those of the reader.
@@ -84,7 +84,7 @@ def read_dataset(
     if not dataset.splits:
         raise ValueError(f"{source} has no images at all")
     if features is None:
-        if not any(split.images or split.features for split in dataset.splits.values()):
+        if not any(s.images or s.features or s.passages for s in dataset.splits.values()):
             raise ValueError(
                 f"there are no images beside the captions of {source}: "
                 "give their folder or zip as images, or an .npy as features"

@@ -51,17 +51,20 @@ def _image_problems(split: Split, elsewhere: dict[str, str]) -> Iterator[Problem
         if caption.strip()
     )
     seen: set[str] = set()
+    what, of_it = split.kinds
     for index, name in enumerate(split.image_names):
         missing = split.images.missing(index) if isinstance(split.images, StoredImages) else ""
         other = elsewhere.get(name, split.name)
         if name in seen:
-            yield Problem("duplicate image", split.name, name, image=index)
+            yield Problem(f"duplicate {what}", split.name, name, image=index)
         elif _role(other) != _role(split.name):
-            yield Problem("image in two splits", split.name, name, f"also in {other}", index)
+            yield Problem(f"{what} in two splits", split.name, name, f"also in {other}", index)
         elif missing:
             yield Problem("missing image", split.name, name, missing, index)
+        elif split.passages is not None and not split.passages[index].strip():
+            yield Problem("empty passage", split.name, name, image=index)
         elif not num_captions[index]:
-            yield Problem("image without caption", split.name, name, image=index)
+            yield Problem(f"{what} without {of_it}", split.name, name, image=index)
         seen.add(name)
 
 
@@ -80,8 +83,8 @@ def _caption_problems(split: Split) -> Iterator[Problem]:
             detail = f"its image is {image} of {len(split.image_names)}"
             yield Problem("caption without image", split.name, caption, detail, caption=index)
         elif not caption.strip():
-            item = f"caption {number[image]} of {split.image_names[image]}"
-            yield Problem("empty caption", split.name, item, caption=index)
+            item = f"{split.kinds[1]} {number[image]} of {split.image_names[image]}"
+            yield Problem(f"empty {split.kinds[1]}", split.name, item, caption=index)
 
 
 def broken_items(
@@ -155,5 +158,8 @@ def _without(split: Split, problems: list[Problem]) -> Split:
         features=PickedFeatures(split.features, images) if split.features else None,
         caption_ids=[split.caption_ids[index] for index in captions.tolist()]
         if split.caption_ids
+        else None,
+        passages=[split.passages[index] for index in images.tolist()]
+        if split.passages is not None
         else None,
     )

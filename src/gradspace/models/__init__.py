@@ -38,6 +38,10 @@ def build_model(
     """
     info = model_info(name)
     build: Any = info.build
+    if build.reads_passages != image_input.passages:
+        reads, given = ("passages", "images") if build.reads_passages else ("images", "passages")
+        others = sorted(n for n in MODELS if MODELS[n].build.reads_passages != build.reads_passages)
+        raise ValueError(f"{name} reads {reads}, and there are {given}: take {' or '.join(others)}")
     built: RetrievalModel = build(image_input, text_input, **checked(name, info.known, parameters))
     return built
 

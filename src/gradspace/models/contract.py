@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,8 @@ class RetrievalModel(nn.Module, ABC):
     name: str
     width: int
     """Of the embeddings."""
+    reads_passages: ClassVar[bool] = False
+    """Are its images texts, as `gradspace.data.passages.PassageTokens` makes them?"""
 
     @abstractmethod
     def embed_images(self, images: Tensor) -> Tensor:

@@ -12,10 +12,10 @@ from gradspace.models.backbones import Backbone
 
 @dataclass(frozen=True, kw_only=True)
 class ImageInput:
-    """Precomputed features of a `shape`, or pixels that go through a `backbone`.
+    """Precomputed features of a `shape`, pixels that go through a `backbone`, or `passages`.
 
     >>> ImageInput(shape=(36, 2048))
-    ImageInput(shape=(36, 2048), backbone=None, fine_tune=False, pretrained=True)
+    ImageInput(shape=(36, 2048), backbone=None, fine_tune=False, pretrained=True, passages=False)
     """
 
     shape: tuple[int, ...] | None = None
@@ -26,10 +26,14 @@ class ImageInput:
     """Train the backbone too."""
     pretrained: bool = True
     """False: the backbone's structure only, when a checkpoint will bring the weights."""
+    passages: bool = False
+    """Texts in the place of images, encoded as the text input says."""
 
     def __post_init__(self) -> None:
-        if (self.shape is None) == (self.backbone is None):
-            raise ValueError("an image input has a shape (of features) or a backbone, one of them")
+        if [self.shape is not None, self.backbone is not None, self.passages].count(True) != 1:
+            raise ValueError(
+                "an image input has a shape (of features), a backbone or passages, one of them"
+            )
         if self.shape is not None and (len(self.shape) not in (1, 2) or min(self.shape) < 1):
             raise ValueError(f"features are (width,) or (regions, width), got shape {self.shape}")
         if self.fine_tune and self.backbone is None:

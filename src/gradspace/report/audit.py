@@ -49,7 +49,8 @@ def write_audit(path: Path, lists: MinedLists, split: Split) -> None:
     thumbnails = Thumbnails()
 
     def picture(image: int) -> Picture:
-        return Picture(split.image_names[image], thumbnails.add(split.name, split, image))
+        name = split.image_names[image] if split.passages is None else split.passages[image]
+        return Picture(name, thumbnails.add(split.name, split, image))
 
     pairs = [
         Pair(

@@ -163,6 +163,8 @@ class ExampleMaker:
         )
 
     def _image(self, dataset: str, split: Split, image: int, right: bool) -> Shown:
+        if split.passages is not None:
+            return Shown(split.passages[image], name=split.image_names[image], right=right)
         captions = np.flatnonzero(split.image_of_caption == image)
         text = split.captions[int(captions[0])] if len(captions) else ""
         key = self.thumbnails.add(dataset, split, image)
@@ -177,6 +179,8 @@ def _pairs(found: Retrieved) -> list[tuple[int, bool]]:
 
 
 def _missing_pictures(split: Split, examples: Sequence[Example]) -> str:
+    if split.passages is not None:
+        return ""
     if split.images is None:
         return "This dataset has features and no images: an image is shown as its first caption."
     images = [e.query if e.way == "i2t" else shown for e in examples for shown in _answered(e)]

@@ -29,10 +29,12 @@ def contributions(
     objective: Objective, images: Tensor, texts: Tensor, image_ids: Tensor, text_ids: Tensor
 ) -> dict[str, Any]:
     """COCOS of a batch in both directions, and where some of its triplets lie."""
-    images, image_ids = images[:MOST_IMAGES], image_ids[:MOST_IMAGES]
-    theirs = torch.isin(text_ids, image_ids)
-    scores = images.float() @ texts[theirs].float().t()
-    positives = match_ids(image_ids, text_ids[theirs])
+    if len(images) > MOST_IMAGES:
+        images, image_ids = images[:MOST_IMAGES], image_ids[:MOST_IMAGES]
+        theirs = torch.isin(text_ids, image_ids)
+        texts, text_ids = texts[theirs], text_ids[theirs]
+    scores = images.float() @ texts.float().t()
+    positives = match_ids(image_ids, text_ids)
     return {
         "image_to_text": asdict(cocos(objective, scores, positives)),
         "text_to_image": asdict(cocos(objective, scores.t(), positives.transpose())),

@@ -61,7 +61,11 @@ class Table:
 def _files(path: Path) -> list[Path]:
     if path.is_file():
         return [path] if path.suffix in SUFFIXES else []
-    tables = sorted(file for file in path.iterdir() if file.suffix in SUFFIXES)
+    tables = sorted(
+        file
+        for file in path.iterdir()
+        if file.suffix in SUFFIXES and file.stem not in ("passages", "questions")
+    )
     return [file for file in tables if file.stem == "captions"] or tables
 
 
@@ -79,8 +83,8 @@ def open_table(
         raise ValueError(f"{path} has {len(others) + 1} tables of captions; give one of them")
     table = _read(file)
     store = open_store(images) if images else find_store(file.parent, list(table.captions))
-    splits = _split_files(file.parent) or table.splits
-    splits = splits or _shares(list(table.captions), dev_share, test_share)
+    splits = split_files(file.parent) or table.splits
+    splits = splits or shares(list(table.captions), dev_share, test_share)
     made = {}
     for split in dict.fromkeys(SPLITS.values()):
         if split in splits:
@@ -140,7 +144,8 @@ def _parquet_rows(file: Path) -> Iterator[tuple[int, list[str]]]:
         yield line, ["" if value is None else str(value) for value in row]
 
 
-def _split_files(folder: Path) -> Splits:
+def split_files(folder: Path) -> Splits:
+    """The names in train.txt, dev.txt (or val.txt) and test.txt, where there are any."""
     found: dict[str, list[str]] = {}
     for name, split in SPLITS.items():
         file = folder / f"{name}.txt"
@@ -153,7 +158,7 @@ def _split_files(folder: Path) -> Splits:
     return found
 
 
-def _shares(names: Sequence[str], dev: float, test: float) -> Splits:
+def shares(names: Sequence[str], dev: float, test: float) -> Splits:
     """At least one image for every share above zero."""
     if dev + test > 1:
         raise ValueError(f"dev_share and test_share are {dev} and {test}: more than everything")

@@ -1,0 +1,68 @@
+"""A corpus of one's own: passages.tsv (id, text), questions.tsv (passage id, question), splits.
+
+Both files are without a header; ids are any words. Splits come from `train.txt`, `dev.txt` (or
+`val.txt`) and `test.txt`, a passage id a line, or from shares of the passages, as those of tables
+of captions do (`table.py`). A question belongs to the split of its passage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from gradspace.data.dataset import Dataset, Problem, make_split
+from gradspace.data.readers.registry import reader
+from gradspace.data.readers.table import SPLITS, Share, shares, split_files
+from gradspace.data.text_files import read_lines
+
+FILES = ("passages.tsv", "questions.tsv")
+
+
+def _recognises(path: Path) -> bool:
+    return path.is_dir() and (path / FILES[0]).is_file()
+
+
+@reader(
+    "passages", recognises=_recognises, looks_for="a folder with passages.tsv and questions.tsv"
+)
+def open_passages(
+    path: Path, images: Path | None, *, dev_share: Share = 0.1, test_share: Share = 0.1
+) -> Dataset:
+    """Passages and questions as text; splits from train.txt, dev.txt and test.txt, or by shares."""
+    if images is not None:
+        raise ValueError(f"{path} has passages in the place of images: leave images out")
+    problems: list[Problem] = []
+    texts: dict[str, str] = {}
+    for where, name, text in _rows(path / FILES[0], problems):
+        if name in texts:
+            problems.append(Problem("duplicate passage", "", name, where))
+        texts.setdefault(name, text)
+    questions: dict[str, list[str]] = {name: [] for name in texts}
+    for where, name, question in _rows(path / FILES[1], problems):
+        if name in questions:
+            questions[name].append(question)
+        else:
+            problems.append(Problem("question without passage", "", where, f"no passage {name}"))
+    splits = split_files(path) or shares(list(texts), dev_share, test_share)
+    made = {}
+    for split in dict.fromkeys(SPLITS.values()):
+        known = [name for name in splits.get(split, ()) if name in texts]
+        unknown = set(splits.get(split, ())) - set(known)
+        problems += [Problem("missing passage", split, name) for name in sorted(unknown)]
+        if known:
+            one = make_split(split, [(name, questions[name]) for name in known])
+            made[split] = replace(one, passages=[texts[name] for name in known])
+    return Dataset(path.resolve().name, made, tuple(problems))
+
+
+def _rows(file: Path, problems: list[Problem]) -> Iterator[tuple[str, str, str]]:
+    """Where a row is, its id and its text; rows of another form are problems."""
+    for number, line in enumerate(read_lines(file), start=1):
+        where = f"line {number} of {file.name}"
+        fields = line.split("\t")
+        if len(fields) == 2 and fields[0].strip():
+            yield where, fields[0].strip(), fields[1]
+        elif line.strip():
+            detail = f"{len(fields)} fields; expected an id, a tab and a text"
+            problems.append(Problem("malformed row", "", where, detail))

@@ -1,0 +1,65 @@
+"""A loss with the signature of open_clip's `ClipLoss`: any objective in an open_clip-style loop."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from gradspace.execution.tiles import as_computed
+from gradspace.loss import RetrievalLoss
+from gradspace.objectives import Objective
+from gradspace.objectives.contract import Reduction
+from gradspace.positives import Ids
+
+
+class ClipLoss(nn.Module):
+    """Both directions of an objective, called as open_clip calls its loss: `loss(**model(...))`.
+
+    Features are unit vectors, as open_clip's models return them. Without ids image i belongs to
+    text i; with them, equal ids belong together. Several processes share the batch as in
+    `RetrievalLoss`; their gradient is that of one process with all of it.
+
+    An objective has a scale, margin or temperature of its own, made for cosines. So `logit_scale`
+    and `logit_bias` are not used: they get a gradient of zero, keep their values, and
+    DistributedDataParallel does not wait for them. With `learn_scale` the objective sees the
+    cosines times `logit_scale`, which is then trained: for objectives without a scale of their own.
+
+    Relations: ClipLoss(gs.objective("nt-xent", temperature=1), learn_scale=True) is open_clip's;
+    "nt-xent" with temperature t is open_clip's with logit_scale held at 1/t.
+
+    Example:
+        >>> import torch
+        >>> loss = ClipLoss("triplet-hard")
+        >>> loss(torch.eye(3), torch.eye(3), logit_scale=torch.tensor(14.3), output_dict=True)
+        {'contrastive_loss': tensor(0.)}
+    """
+
+    def __init__(
+        self,
+        objective: Objective | str = "nt-xent",
+        *,
+        reduction: Reduction | None = None,
+        learn_scale: bool = False,
+    ) -> None:
+        super().__init__()
+        self.retrieval = RetrievalLoss(objective, reduction=reduction)
+        self.learn_scale = learn_scale
+
+    def forward(
+        self,
+        image_features: Tensor,
+        text_features: Tensor,
+        logit_scale: Tensor,
+        logit_bias: Tensor | None = None,
+        output_dict: bool = False,
+        *,
+        image_ids: Ids | None = None,
+        text_ids: Ids | None = None,
+    ) -> Tensor | dict[str, Tensor]:
+        images, texts = as_computed(image_features), as_computed(text_features)
+        if self.learn_scale:
+            images = images * logit_scale
+        value: Tensor = self.retrieval(images, texts, image_ids, text_ids)
+        value = value + 0 * logit_scale
+        if logit_bias is not None:
+            value = value + 0 * logit_bias
+        return {"contrastive_loss": value} if output_dict else value

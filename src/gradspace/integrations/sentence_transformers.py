@@ -1,0 +1,107 @@
+"""A loss for `SentenceTransformerTrainer`: any objective over (anchor, positive[, negatives])."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+from gradspace import processes
+from gradspace.loss import RetrievalLoss
+from gradspace.objectives import Objective
+from gradspace.objectives.contract import Reduction
+from gradspace.positives import stable_ids
+
+NOBODY = -1
+"""The id of a negative: no anchor has it."""
+
+
+class ObjectiveLoss(nn.Module):
+    """Both directions of an objective over columns of sentences, as the library calls a loss.
+
+    Inputs: the first column holds anchors, the second their positives, any further ones negatives
+    that are candidates of every anchor. Rows with equal `labels` belong together; without labels,
+    rows with the same anchor or the same positive do. Embeddings are scaled to length 1.
+
+    Relations: for pairs that are all different, "nt-xent" with temperature t is
+    MultipleNegativesRankingLoss with scale 1/t, directions "query_to_doc" and "doc_to_query", and
+    partition_mode "per_direction".
+
+    Args:
+        model: the SentenceTransformer that is trained.
+        objective: an objective or its name.
+        reduction: as of `RetrievalLoss`.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        objective: Objective | str = "nt-xent",
+        *,
+        reduction: Reduction | None = None,
+    ) -> None:
+        super().__init__()
+        self.model = model  # under this name the trainer replaces it by its wrapped one
+        self.retrieval = RetrievalLoss(objective, reduction=reduction, normalize=True)
+
+    def forward(
+        self, sentence_features: Iterable[dict[str, Tensor]], labels: Tensor | None = None
+    ) -> Tensor:
+        columns = list(sentence_features)
+        if len(columns) < 2:
+            raise ValueError(
+                f"expected columns with anchors and positives, got {len(columns)} column(s) of text"
+            )
+        ids = _ids(columns, labels)
+        anchors, *others = (self.model(column)["sentence_embedding"] for column in columns)
+        num_negatives = sum(map(len, others[1:]))
+        value: Tensor = self.retrieval(
+            anchors,
+            torch.cat(others),
+            image_ids=ids,
+            text_ids=torch.cat([ids, ids.new_full((num_negatives,), NOBODY)]),
+        )
+        return value
+
+    def get_config_dict(self) -> dict[str, str]:
+        """What a model card says of the loss."""
+        retrieval = self.retrieval
+        return {"objective": str(retrieval.objective), "reduction": retrieval.reduction}
+
+
+def _ids(columns: list[dict[str, Tensor]], labels: Tensor | None) -> Tensor:
+    """[rows], not negative: equal for rows that belong together, in this process or another."""
+    if labels is not None:
+        if labels.dim() != 1 or labels.dtype.is_floating_point:
+            raise ValueError(
+                "labels must be one integer per row, equal for rows that belong together, got "
+                f"{labels.dtype} of shape {list(labels.shape)}"
+            )
+        return _linked(labels, labels)
+    return _linked(_keys(columns[0]), _keys(columns[1]))
+
+
+def _keys(column: dict[str, Tensor]) -> Tensor:
+    """int64 [rows], equal for equal texts; all different where the input is no rows of tokens."""
+    tokens, mask = column.get("input_ids"), column.get("attention_mask")
+    if tokens is None or mask is None or tokens.dim() != 2:
+        first = next(iter(column.values()))
+        return torch.arange(len(first), device=first.device) + (processes.rank() << 40)
+    rows = zip(tokens.cpu(), mask.bool().cpu(), strict=True)
+    return stable_ids([str(row[inside].tolist()) for row, inside in rows], tokens.device)
+
+
+def _linked(first: Tensor, second: Tensor) -> Tensor:
+    """The number of the first row, of all processes', that equal keys lead to from each own row."""
+    counts = processes.gather_rows(torch.tensor([len(first)], device=first.device))
+    everybodys = [processes.gather_rows(part) for part in (first, second)]
+    keys = [torch.unique(part, return_inverse=True)[1] for part in everybodys]
+    ids = torch.arange(len(keys[0]), device=first.device)
+    before = torch.empty_like(ids).fill_(NOBODY)
+    while not torch.equal(ids, before):
+        before = ids
+        for group in keys:
+            ids = ids.scatter_reduce(0, group, ids, "amin", include_self=False)[group]
+    start = int(counts[: processes.rank()].sum())
+    return ids[start : start + len(first)]

@@ -1,0 +1,78 @@
+"""A dual encoder of text: questions and passages, instead of captions and images."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from gradspace.models.contract import RetrievalModel, unit
+from gradspace.models.inputs import ImageInput, TextInput
+from gradspace.models.pooling import length_mask, masked_max, masked_mean
+from gradspace.models.registry import Count, Share, model
+from gradspace.models.text import GRUEncoder, TransformerEncoder, text_encoder
+from gradspace.parameters import Flag, Positive
+
+
+@model(
+    "text-dual",
+    source="after Karpukhin et al. 2020",
+    training={
+        "batch_size": 64,
+        "epochs": 12,
+        "optimizer": "adam",
+        "learning_rate": 1e-3,
+        "decay_epochs": [9],
+        "decay": 0.1,
+        "clip": 2.0,
+    },
+    warm_up="triplet",
+)
+class TextDual(RetrievalModel):
+    """Passages in the place of images: both sides read text, with one encoder or one each.
+
+    A bi-directional GRU over the words, the maximum of its states over them; or a transformers text
+    encoder, the mean over its tokens. Dense passage retrieval has two BERTs, which are
+    `shared=false` here; the schedule is this project's.
+    """
+
+    reads_passages = True
+
+    def __init__(
+        self,
+        image_input: ImageInput,
+        text_input: TextInput,
+        *,
+        width: Count = 256,
+        word_width: Count = 128,
+        dropout: Share = 0.0,
+        shared: Flag = True,
+        text_rate: Positive = 0.1,
+    ) -> None:
+        super().__init__()
+        self.width = width
+
+        def encoder() -> GRUEncoder | TransformerEncoder:
+            return text_encoder(
+                text_input,
+                width,
+                word_width=word_width,
+                dropout=dropout,
+                rate=text_rate,
+                bidirectional=True,
+            )
+
+        self.texts = encoder()
+        self.passages = None if shared else encoder()
+
+    def embed_images(self, images: Tensor) -> Tensor:
+        """[n, width], from passages as `gradspace.data` makes them: the length, then tokens."""
+        encoder = self.texts if self.passages is None else self.passages
+        return _embed(encoder, tokens=images[:, 1:], lengths=images[:, 0])
+
+    def embed_texts(self, tokens: Tensor, lengths: Tensor) -> Tensor:
+        return _embed(self.texts, tokens, lengths)
+
+
+def _embed(encoder: GRUEncoder | TransformerEncoder, tokens: Tensor, lengths: Tensor) -> Tensor:
+    pool = masked_max if isinstance(encoder, GRUEncoder) else masked_mean
+    mask = length_mask(lengths.to(tokens.device), tokens.shape[1])
+    return unit(pool(encoder(tokens, lengths), mask))
