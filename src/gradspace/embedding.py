@@ -15,7 +15,6 @@ from gradspace.checkpoint import load_checkpoint, save_checkpoint
 from gradspace.data.batches import image_batches, text_batches
 from gradspace.data.dataset import Split
 from gradspace.data.passages import PassageTokens
-from gradspace.data.pixels import CentreCrop
 from gradspace.execution.tiles import EmbeddingScores
 from gradspace.positives import Positives, match_ids
 from gradspace.processes import gather_rows, rank, world_size
@@ -100,7 +99,7 @@ def embed_captions(system: System, captions: Sequence[str]) -> Tensor:
 @torch.inference_mode()
 def embed_pictures(system: System, pictures: Sequence[Image.Image]) -> Tensor:
     """Unit vectors of one's own pictures, [pictures, width]."""
-    if not isinstance(system.crop, CentreCrop):
+    if system.crop is None or isinstance(system.crop, PassageTokens):
         what = "passages" if system.crop else "precomputed features"
         raise ValueError(
             f"this run reads {what}, not pictures: train with model.backbone to embed "

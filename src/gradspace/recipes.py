@@ -65,6 +65,8 @@ class ModelRecipe(OpenTable):
     """A transformers vision model, folder or hub name; without it the model reads features."""
     text_encoder: str | None = None
     """A transformers text model; without it a GRU over the words of the training captions."""
+    pretrained: str | None = None
+    """For `dual`: a transformers model of both sides, such as CLIP or SigLIP."""
 
 
 class ObjectiveRecipe(OpenTable):
@@ -160,6 +162,7 @@ class Recipe(Table):
     @model_validator(mode="after")
     def _fits_together(self) -> Recipe:
         build_objective(self)
+        self._check_pretrained()
         if self.finetune and not self.model.backbone:
             raise ValueError("finetune needs model.backbone: there is no backbone to fine-tune")
         if self.model.backbone and self.data.features:
@@ -172,6 +175,38 @@ class Recipe(Table):
                 "`gradspace mine` writes"
             )
         return self
+
+    def _check_pretrained(self) -> None:
+        model, takes = self.model, model_info(self.model.name).pretrained
+        if takes and not model.pretrained:
+            raise ValueError(
+                f"{model.name} needs model.pretrained: the folder or hub name of a transformers "
+                "model such as CLIP or SigLIP"
+            )
+        if model.pretrained and not takes:
+            raise ValueError(
+                f"{model.name} takes model.backbone and model.text_encoder; model.pretrained is "
+                'for model.name = "dual"'
+            )
+        if model.pretrained and (model.backbone or model.text_encoder or self.data.features):
+            raise ValueError(
+                "model.pretrained reads images and captions by itself: leave model.backbone, "
+                "model.text_encoder and data.features out"
+            )
+        self._check_temperature()
+
+    def _check_temperature(self) -> None:
+        """A learned one takes the place of the objective's."""
+        if not self.model.parameters.get("learn_temperature"):
+            return
+        constants = {"nt-xent": {"temperature"}, "siglip": {"scale", "bias"}}
+        if self.objective.name not in constants:
+            raise ValueError(
+                f"model.learn_temperature is for {' and '.join(constants)}: "
+                f"{self.objective.name} has no temperature that could be learned"
+            )
+        for key in constants[self.objective.name] & self.objective.parameters.keys():
+            raise ValueError(f"model.learn_temperature takes the place of objective.{key}")
 
 
 def build_objective(recipe: Recipe, *, warm_up: bool = False) -> Objective:

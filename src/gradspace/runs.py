@@ -4,6 +4,7 @@ recipe.toml         everything resolved: `gradspace train RUN/recipe.toml` repea
 environment.json    versions, commit, machine
 metrics.jsonl       one line per measurement and evaluation
 vocabulary.json     or tokenizer/: how captions become tokens
+backbone/           text-encoder/, pretrained/: configurations of pretrained parts, where there are
 last.safetensors    weights, optimiser, random states: where `--resume` goes on; of a finished run
                     of a comparison only how far it came
 best.safetensors    the weights with the highest rsum on dev

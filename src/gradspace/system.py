@@ -18,10 +18,13 @@ from gradspace.data.pixels import CentreCrop, RandomCrop
 from gradspace.data.vocabulary import Vocabulary
 from gradspace.models import ImageInput, RetrievalModel, TextInput, build_model, model_info
 from gradspace.models.backbones import Backbone
-from gradspace.models.text import TextNetwork
+from gradspace.models.dual import DualEncoder
+from gradspace.models.dual_network import dual_tokenizer
+from gradspace.models.image_processor import ImageProcessor
+from gradspace.models.pretrained import Pretrained
 from gradspace.models.tokenizer import Tokenizer
 from gradspace.processes import is_first
-from gradspace.recipes import Recipe
+from gradspace.recipes import Recipe, make_recipe
 from gradspace.runs import Run, open_run
 
 
@@ -34,8 +37,8 @@ class System:
     device: torch.device
     feature_shape: tuple[int, ...] | None = None
     """Of one image's features; None where the model reads pixels or passages."""
-    training_crop: RandomCrop | PassageTokens | None = None
-    crop: CentreCrop | PassageTokens | None = None
+    training_crop: RandomCrop | ImageProcessor | PassageTokens | None = None
+    crop: CentreCrop | ImageProcessor | PassageTokens | None = None
 
     def autocast(self, precision: str) -> AbstractContextManager[Any]:
         if precision == "float32":
@@ -60,8 +63,8 @@ def new_system(recipe: Recipe, dataset: Dataset, run: Run, device: torch.device)
     if recipe.init is not None:
         _start_from(recipe.init, system)
     for part in system.model.modules():
-        if isinstance(part, Backbone | TextNetwork) and is_first():
-            part.save_config(run.folder / _folder_of(part))
+        if isinstance(part, Pretrained) and is_first():
+            part.save_config(run.folder / part.kind.replace("_", "-"))
     return system
 
 
@@ -80,7 +83,9 @@ def _start_from(folder: Path, system: System) -> None:
 
 
 def load_system(folder: Path, device: torch.device | None = None) -> System:
-    """The best weights of a run, ready to embed."""
+    """The best weights of a run, or a pretrained dual encoder as it is, ready to embed."""
+    if is_pretrained(folder):
+        return pretrained_system(str(folder), device or default_device())
     run = open_run(folder)
     if not run.best.exists():
         raise ValueError(f"{folder} has no best.safetensors yet: train it for at least one epoch")
@@ -91,9 +96,36 @@ def load_system(folder: Path, device: torch.device | None = None) -> System:
     return system
 
 
+def is_pretrained(place: Path) -> bool:
+    """Whether this is no run but a model of transformers: a folder, or `owner/name` on the hub.
+
+    A name in a folder that exists is taken for a run with a mistake in it.
+    """
+    if place.exists():
+        return (place / "config.json").is_file() and not (place / "recipe.toml").exists()
+    return len(place.parts) == 2 and not place.is_absolute() and not place.parent.is_dir()
+
+
+def pretrained_system(name: str, device: torch.device) -> System:
+    """CLIP, SigLIP ... from a folder or the hub, without any training."""
+    recipe = make_recipe({"model": {"name": "dual", "pretrained": name}})
+    inputs = ImageInput(backbone=name), TextInput(encoder=name, fine_tune=False)
+    system = _assemble(recipe, *inputs, dual_tokenizer(name).encode, device)
+    system.model.eval()
+    return system
+
+
 def empty_system(run: Run, feature_shape: Sequence[int] | None, device: torch.device) -> System:
     """The system of a run, with weights still to be loaded."""
     recipe = run.recipe()
+    if recipe.model.pretrained:
+        place = run.folder / "pretrained"
+        inputs = (
+            ImageInput(backbone=place, pretrained=False),
+            TextInput(encoder=place, pretrained=False),
+        )
+        tokenizer = dual_tokenizer(run.folder / "tokenizer", config_from=place)
+        return _assemble(recipe, *inputs, tokenizer.encode, device)
     if model_info(recipe.model.name).build.reads_passages:
         image_input = ImageInput(passages=True)
     elif feature_shape is None:
@@ -122,13 +154,15 @@ def _training_split(dataset: Dataset) -> Split:
 
 
 def _image_input(recipe: Recipe, train: Split) -> ImageInput:
-    if train.passages is not None and not recipe.model.backbone:
-        return ImageInput(passages=True)
-    if recipe.model.backbone:
+    pixels = recipe.model.backbone or recipe.model.pretrained
+    if pixels:
         if train.images is None:
+            key = "backbone" if recipe.model.backbone else "pretrained"
             has = "features" if train.features else "passages"
-            raise ValueError(f"model.backbone needs images, and the dataset has only {has}")
-        return ImageInput(backbone=recipe.model.backbone)
+            raise ValueError(f"model.{key} needs images, and the dataset has only {has}")
+        return ImageInput(backbone=pixels)
+    if train.passages is not None:
+        return ImageInput(passages=True)
     if train.features is None:
         raise ValueError(
             "the dataset has images and no features: set model.backbone to train from the images, "
@@ -138,19 +172,16 @@ def _image_input(recipe: Recipe, train: Split) -> ImageInput:
 
 
 def _new_text_side(recipe: Recipe, train: Split, run: Run) -> tuple[Encode, TextInput]:
-    if recipe.model.text_encoder:
-        tokenizer = Tokenizer(recipe.model.text_encoder)
+    network = recipe.model.text_encoder or recipe.model.pretrained
+    if network:
+        tokenizer = dual_tokenizer(network) if recipe.model.pretrained else Tokenizer(network)
         if is_first():
             tokenizer.save(run.folder / "tokenizer")
-        return tokenizer.encode, TextInput(encoder=recipe.model.text_encoder)
+        return tokenizer.encode, TextInput(encoder=network)
     vocabulary = Vocabulary.build([*train.captions, *(train.passages or ())])
     if is_first():
         vocabulary.save(run.folder / "vocabulary.json")
     return vocabulary.encode_batch, TextInput(vocabulary_size=len(vocabulary))
-
-
-def _folder_of(part: Backbone | TextNetwork) -> str:
-    return "backbone" if isinstance(part, Backbone) else "text-encoder"
 
 
 def _assemble(
@@ -166,6 +197,9 @@ def _assemble(
     if image_input.passages:
         tokens = PassageTokens(encode)
         return System(model, encode, device, training_crop=tokens, crop=tokens)
+    if isinstance(model, DualEncoder):
+        pixels = model.dual.processor
+        return System(model, encode, device, training_crop=pixels, crop=pixels)
     backbones = [part for part in model.modules() if isinstance(part, Backbone)]
     if not backbones:
         return System(model, encode, device, feature_shape=image_input.shape)

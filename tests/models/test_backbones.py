@@ -214,14 +214,14 @@ def test_missing_weights_are_named(tmp_path: Path) -> None:
     weights = load_file(tmp_path / "model.safetensors")
     del weights["embedder.embedder.convolution.weight"]
     save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
-    with pytest.raises(ValueError, match="lacks 1 weights of a ResNetModel, such as embedder"):
+    with pytest.raises(ValueError, match="lacks 1 weights of a ResNetModel: embedder"):
         Backbone(tmp_path)
 
 
 def test_an_unreachable_hub_is_said_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     from transformers import AutoConfig
 
-    def fail(name: str) -> None:
+    def fail(name: str, **options: object) -> None:
         raise OSError(f"We couldn't connect to the hub for {name}.\nCheck your connection.")
 
     monkeypatch.setattr(AutoConfig, "from_pretrained", fail)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from models import tiny
+from models import tiny, tiny_dual
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -38,15 +38,33 @@ def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+@pytest.fixture(scope="module")
+def duals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """For models that are one pretrained network, another one in place of either input."""
+    torch.manual_seed(0)
+    root = tmp_path_factory.mktemp("duals")
+    clip = tiny_dual.clip(root / "clip", eos_token_id=2)  # the highest token is the last one
+    return {"features": clip, "networks": tiny_dual.align(root / "align")}
+
+
 @pytest.fixture(params=["features", "networks"])
-def inputs(request: pytest.FixtureRequest, name: str, folders: tuple[Path, Path]) -> dict[str, Any]:
+def inputs(
+    request: pytest.FixtureRequest, name: str, folders: tuple[Path, Path], duals: dict[str, Path]
+) -> dict[str, Any]:
     """Region features and a GRU, or pixels and BERT, both fine-tuned; or passages with either."""
+    if model_info(name).pretrained:
+        return dual_inputs(duals[request.param])
     passages = ImageInput(passages=True) if model_info(name).build.reads_passages else None
     if request.param == "features":
         image_input = passages or ImageInput(shape=(5, 12))
         return {"image_input": image_input, "text_input": TextInput(vocabulary_size=VOCABULARY)}
     image_input = passages or ImageInput(backbone=folders[0], fine_tune=True)
     return {"image_input": image_input, "text_input": TextInput(encoder=folders[1])}
+
+
+def dual_inputs(folder: Path, **options: Any) -> dict[str, Any]:
+    image_input = ImageInput(backbone=folder, **options)
+    return {"image_input": image_input, "text_input": TextInput(encoder=folder, **options)}
 
 
 @pytest.fixture
@@ -62,13 +80,15 @@ def model(name: str, inputs: dict[str, Any], small: dict[str, Any]) -> Retrieval
 
 
 @pytest.fixture
-def batch(inputs: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
+def batch(name: str, inputs: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
     generator = torch.Generator().manual_seed(0)
     if inputs["image_input"].passages:
         tokens, lengths = tiny.captions(6, VOCABULARY, longest=9, seed=1)
         return torch.cat([lengths[:, None], tokens], 1), *tiny.captions(6, VOCABULARY)
     pixels = inputs["image_input"].backbone is not None
     images = tiny.pictures(6) if pixels else torch.randn(6, 5, 12, generator=generator)
+    if model_info(name).pretrained:
+        images = images / 127.5 - 1
     return images, *tiny.captions(6, VOCABULARY)
 
 
@@ -149,10 +169,12 @@ def test_state_survives_safetensors_and_a_rebuild_from_saved_configs(
         if isinstance(part, Pretrained):
             part.save_config(tmp_path / part.kind)
     save_file(model.state_dict(), tmp_path / "model.safetensors")
-    if inputs["image_input"].backbone:
+    if model_info(name).pretrained:
+        inputs = dual_inputs(tmp_path / "pretrained", pretrained=False)
+    elif inputs["image_input"].backbone:
         backbone = ImageInput(backbone=tmp_path / "backbone", pretrained=False)
         inputs = {**inputs, "image_input": backbone}
-    if inputs["text_input"].encoder:
+    if inputs["text_input"].encoder and not model_info(name).pretrained:
         encoder = TextInput(encoder=tmp_path / "text_encoder", pretrained=False)
         inputs = {**inputs, "text_input": encoder}
     again = build_model(name, **inputs, **small)

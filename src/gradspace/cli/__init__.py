@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from gradspace import __version__, processes
-from gradspace.cli import analyse, compare, data, demo, evaluation, mine, report, training
+from gradspace.cli import analyse, compare, data, demo, evaluation, export, mine, report, training
 
 app = typer.Typer(
     help="Train, compare and explain image-text retrieval models.",
@@ -20,6 +20,7 @@ app = typer.Typer(
 demo.add_to(app)
 training.add_to(app)
 evaluation.add_to(app)
+export.add_to(app)
 mine.add_to(app)
 compare.add_to(app)
 report.add_to(app)

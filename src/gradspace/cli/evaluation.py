@@ -37,11 +37,18 @@ from gradspace.metrics import retrieval_report
 from gradspace.metrics.eccv import eccv_caption_report
 from gradspace.recipes import DataRecipe
 from gradspace.runs import open_run
-from gradspace.system import System, load_system
+from gradspace.system import System, is_pretrained, load_system
 
-Runs = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of trained runs.")]
+Runs = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="RUN...",
+        help="Folders of trained runs; or CLIP, SigLIP ... as they are, a folder or hub name.",
+    ),
+]
 Data = Annotated[
-    str | None, typer.Option(help="Another dataset than the one the run was trained on.")
+    str | None,
+    typer.Option(help="Another dataset than the one the run was trained on; a name or a path."),
 ]
 SplitName = Annotated[str, typer.Option("--split", help="train, dev or test.")]
 
@@ -101,7 +108,9 @@ def _print_report(
 
 
 def embed(
-    run: Annotated[Path, typer.Argument(help="Folder of a trained run.")],
+    run: Annotated[
+        Path, typer.Argument(help="Folder of a trained run, or CLIP, SigLIP ... as they are.")
+    ],
     out: Annotated[Path, typer.Option(help="A safetensors file to write.")],
     texts: Annotated[
         list[str] | None, typer.Option("--text", help="A sentence of your own; repeat for more.")
@@ -143,6 +152,8 @@ def _own_embeddings(system: System, texts: list[str], images: list[Path]) -> Emb
 
 def _open_split(folder: Path, data: str | None, name: str) -> Split:
     """A split of the data that a run was trained on, or of other data."""
+    if data is None and is_pretrained(folder):
+        raise ValueError(f"{folder} is a pretrained model and no run: give the dataset as --data")
     recipe = DataRecipe(source=data) if data else open_run(folder).recipe().data
     dataset = open_recipe_data(recipe)
     if name not in dataset.splits:

@@ -32,7 +32,8 @@ def find_needs(comparison: Comparison, cells: Sequence[Cell]) -> list[Need]:
         data, model = cell.recipe.data, cell.recipe.model
         if data.source not in READERS or READERS[data.source].recognises:
             paths |= dict.fromkeys(str(p) for p in (data.source, data.images, data.features) if p)
-        models |= dict.fromkeys(name for name in (model.backbone, model.text_encoder) if name)
+        names = (model.backbone, model.text_encoder, model.pretrained)
+        models |= dict.fromkeys(name for name in names if name)
     about = comparison.needs
     return [
         *(

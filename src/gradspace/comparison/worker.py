@@ -27,6 +27,7 @@ from gradspace.training import train
 from gradspace.training.monitor import Monitor
 from gradspace.training.schedule import stages
 from gradspace.training.second_round import link_or_copy, mine_run, weights_digest
+from gradspace.training.temperature import current_objective
 from gradspace.training.timing import seconds_per_batch
 
 SAY_EVERY = 0.25
@@ -156,7 +157,8 @@ def evaluate_run(
         train_split = dataset.splits["train"]
         found = embed_split(system, train_split)
         recipe = run.recipe()
-        analysis = analyse_run(build_objective(recipe), found, train_split, recipe.training)
+        objective = current_objective(build_objective(recipe), system.model.learned_scale())
+        analysis = analyse_run(objective, found, train_split, recipe.training)
         save_analysis(run.analysis, analysis)
     if not run.results(split, folds).exists():
         found = embed_split(system, dataset.splits[split])

@@ -100,11 +100,11 @@ class Backbone(Pretrained):
 
     def _num_patches(self, pixels: Tensor) -> int:
         """Of a transformer; whatever its tokens have beyond that are class or register tokens."""
-        height, width = _pair(self.network.config.patch_size)
+        height, width = pair(self.network.config.patch_size)
         return (pixels.shape[2] // height) * (pixels.shape[3] // width)
 
     def example(self) -> tuple[Tensor, ...]:
-        height, width = _pair(getattr(self.network.config, "image_size", 64))
+        height, width = pair(getattr(self.network.config, "image_size", 64))
         network = self.network
         return (torch.zeros(1, 3, height, width, dtype=network.dtype, device=network.device),)
 
@@ -142,6 +142,6 @@ def load_preprocessing(name: str | Path) -> Preprocessing | None:
     )
 
 
-def _pair(size: Any) -> tuple[int, int]:
+def pair(size: Any) -> tuple[int, int]:
     """Height and width, from what transformers configurations write for them."""
     return (size, size) if isinstance(size, int) else (size[0], size[1])

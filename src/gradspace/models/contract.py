@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -10,6 +11,14 @@ from torch import Tensor, nn
 
 from gradspace.models.backbones import Backbone
 from gradspace.models.pretrained import Pretrained
+
+
+@dataclass(frozen=True)
+class LearnedScale:
+    """A model's own way from cosines to logits, scale * cosine + bias, which is trained."""
+
+    scale: Tensor
+    bias: Tensor | None = None
 
 
 class RetrievalModel(nn.Module, ABC):
@@ -47,6 +56,10 @@ class RetrievalModel(nn.Module, ABC):
 
         Each loss is handed over once: the model does not keep its graph.
         """
+        return None
+
+    def learned_scale(self) -> LearnedScale | None:
+        """What takes the place of an objective's temperature, where the model learns one."""
         return None
 
     def fine_tune_backbone(self, enabled: bool) -> None:

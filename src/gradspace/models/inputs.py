@@ -21,7 +21,7 @@ class ImageInput:
     shape: tuple[int, ...] | None = None
     """Of one image's features: (width,) or (regions, width)."""
     backbone: str | Path | None = None
-    """A transformers vision model: a folder or a name on the hub."""
+    """A transformers vision model, a folder or a name on the hub; for `dual` that of both sides."""
     fine_tune: bool = False
     """Train the backbone too."""
     pretrained: bool = True
@@ -46,7 +46,7 @@ class TextInput:
 
     vocabulary_size: int | None = None
     encoder: str | Path | None = None
-    """A transformers text model: a folder or a name on the hub."""
+    """A transformers text model, a folder or a name on the hub; for `dual` that of both sides."""
     fine_tune: bool = True
     pretrained: bool = True
     """False: the encoder's structure only, when a checkpoint will bring the weights."""

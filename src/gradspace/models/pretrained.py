@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -10,7 +10,10 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-Side = Literal["vision", "text"]
+from gradspace.models.families import family_of
+
+Side = Literal["vision", "text", "both"]
+"""One tower of a network, or a dual encoder as a whole."""
 
 
 class Pretrained(nn.Module):
@@ -45,13 +48,12 @@ class Pretrained(nn.Module):
         self.train(self.training)
 
     def _find_used(self) -> frozenset[str]:
-        """The parameters that a gradient reaches, from one pass over the smallest input."""
-        names, parameters = zip(*self.network.requires_grad_(True).named_parameters(), strict=True)
-        self.network.eval()
+        """The parameters that a gradient reaches, from the graph of one pass over an example."""
+        self.network.requires_grad_(True).eval()
         with torch.enable_grad():
-            output = self(*self.example())
-        gradients = torch.autograd.grad(output.sum(), parameters, allow_unused=True)
-        return frozenset(name for name, g in zip(names, gradients, strict=True) if g is not None)
+            reached = _leaves_of(self(*self.example()))
+        named = self.network.named_parameters()
+        return frozenset(name for name, parameter in named if parameter in reached)
 
     def train(self, mode: bool = True) -> Pretrained:
         super().train(mode)
@@ -63,8 +65,22 @@ class Pretrained(nn.Module):
         self.network.config.save_pretrained(folder)
 
 
+def _leaves_of(output: Tensor) -> set[Tensor]:
+    """The tensors that a gradient of the output would be accumulated in."""
+    leaves: set[Tensor] = set()
+    waiting, seen = [output.grad_fn], {output.grad_fn}
+    while waiting:
+        step: Any = waiting.pop()
+        if hasattr(step, "variable"):
+            leaves.add(step.variable)
+        following = {function for function, _ in step.next_functions if function} - seen
+        seen |= following
+        waiting += following
+    return leaves
+
+
 def load_network(name: str | Path, side: Side, *, pretrained: bool = True) -> Any:
-    """The network, or its vision or text tower where it has two, in float32.
+    """The network, or one tower of it where that is asked for, in float32.
 
     Weights are read from safetensors files only: pickled ones can run code when they are loaded.
     """
@@ -80,28 +96,45 @@ def load_network(name: str | Path, side: Side, *, pretrained: bool = True) -> An
             place,
             config=config,
             use_safetensors=True,
+            trust_remote_code=False,
             dtype=torch.float32,
+            ignore_mismatched_sizes=True,  # reported below, by name
             output_loading_info=True,
         )
+    _refuse_other_shapes(report["mismatched_keys"], name)
     network = _checked(network, name, side)
     missing = sorted(set(report["missing_keys"]) & network.state_dict().keys())
     if missing:
         raise ValueError(
-            f"{name} lacks {len(missing)} weights of a {type(network).__name__}, "
-            f"such as {missing[0]}"
+            f"{name} lacks {len(missing)} weights of a {type(network).__name__}: {_listed(missing)}"
         )
     return network
 
 
+def _refuse_other_shapes(found: Iterable[tuple[str, Any, Any]], name: str | Path) -> None:
+    wrong = [f"{key} {list(has)} instead of {list(wanted)}" for key, has, wanted in sorted(found)]
+    if wrong:
+        raise ValueError(
+            f"{name} has weights of other shapes than its config.json: {_listed(wrong)}"
+        )
+
+
+def _listed(names: Sequence[str], most: int = 8) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
 def load_config(name: str | Path, side: Side) -> Any:
-    """The network's transformers configuration, of one tower where it has two."""
+    """The network's transformers configuration, or that of one of its towers."""
     from transformers import AutoConfig
 
     place = place_of(name)
     if Path(place).is_dir() and not (Path(place) / "config.json").is_file():
         raise ValueError(f"{place} has no config.json: transformers did not save this folder")
     with quietly(), one_sentence(name):
-        config = AutoConfig.from_pretrained(place)
+        config = AutoConfig.from_pretrained(place, trust_remote_code=False)
+    if side == "both":
+        family_of(config, name)
     return getattr(config, f"{side}_config", config)
 
 
@@ -112,8 +145,7 @@ def _checked(network: Any, name: str | Path, side: Side) -> Any:
     without its weights: their class token is used instead.
     """
     takes = getattr(network, "main_input_name", "nothing")
-    expected = {"vision": "pixel_values", "text": "input_ids"}[side]
-    if takes != expected:
+    if side != "both" and takes != {"vision": "pixel_values", "text": "input_ids"}[side]:
         raise ValueError(
             f"{name} is a {type(network).__name__}, which takes {takes}: it is not a {side} model"
         )
@@ -138,8 +170,8 @@ def _refuse_pickles(place: str) -> None:
         pickles = [file.name for kind in ("bin", "pt", "pth") for file in folder.glob(f"*.{kind}")]
         found = f"only pickled weights ({pickles[0]}), which can run code" if pickles else "none"
         raise ValueError(
-            f"{place} should have weights in a .safetensors file and has {found}; "
-            "transformers' save_pretrained writes one"
+            f"{place} should have weights in a .safetensors file and has {found}; where you trust "
+            f"its files, AutoModel.from_pretrained({place!r}).save_pretrained({place!r}) writes one"
         )
 
 
@@ -151,6 +183,9 @@ def one_sentence(name: str | Path) -> Iterator[None]:
     except (OSError, ValueError, RuntimeError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise ValueError(f"cannot load {str(name)!r}, a folder or hub name: {reason}") from error
+    except ImportError as error:
+        reason = str(error).strip().partition(" but ")[0]
+        raise ValueError(f"{name} cannot be loaded without a further package: {reason}") from error
 
 
 @contextmanager

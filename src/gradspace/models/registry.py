@@ -31,6 +31,8 @@ class ModelInfo:
     """How it was published to be trained: keys of a recipe's [training] table."""
     warm_up: str | None
     """The objective of the first epoch, where the hardest negatives alone do not train it."""
+    pretrained: bool = False
+    """Is it one pretrained network for images and texts, which `model.pretrained` names?"""
 
     @property
     def summary(self) -> str:
@@ -51,7 +53,12 @@ MODELS: dict[str, ModelInfo] = {}
 
 
 def model(
-    name: str, *, source: str, training: Mapping[str, Any], warm_up: str | None = None
+    name: str,
+    *,
+    source: str,
+    training: Mapping[str, Any],
+    warm_up: str | None = None,
+    pretrained: bool = False,
 ) -> Callable[[M], M]:
     """Register a `RetrievalModel` class under `name`.
 
@@ -62,7 +69,7 @@ def model(
     def register(build: M) -> M:
         if name in MODELS:
             raise ValueError(f"{name!r} is registered already, as {MODELS[name].build}")
-        info = ModelInfo(name, build, source, training, warm_up)
+        info = ModelInfo(name, build, source, training, warm_up, pretrained)
         if not info.summary:
             raise ValueError(f"{name!r} needs a docstring: its first line is shown to users")
         build.name = name

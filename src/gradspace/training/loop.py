@@ -45,6 +45,7 @@ from gradspace.training.readings import Readings
 from gradspace.training.schedule import learning_rate, stage_of, stages
 from gradspace.training.second_round import Mined, is_due, mine_run, open_mined, split_extended
 from gradspace.training.stopping import Stopping, stop_signals
+from gradspace.training.temperature import current_objective, with_learned_scale
 from gradspace.training.tracking import contributions, offline_contributions
 
 OPTIMIZERS: dict[str, type[Optimizer]] = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
@@ -274,6 +275,8 @@ class Trainer:
 
     def _loss_of(self, batch: Batch, images: Tensor, texts: Tensor) -> Tensor:
         image_ids, text_ids, offline = batch.image_ids, batch.text_ids, None
+        learned = self.system.model.learned_scale()
+        images, texts = with_learned_scale(self.loss.objective, images, texts, learned)
         if self.mined is not None:
             ids = image_ids.to(images.device)
             (images, texts, image_ids), offline = split_extended(images, texts, ids)
@@ -314,11 +317,12 @@ class Trainer:
     def _track(self, outcome: Outcome, batch: Batch, value: Tensor, norm: Tensor) -> None:
         """Log what contributes to the gradient, in both directions, and how large it is."""
         ids = batch.image_ids.to(self.system.device), batch.text_ids.to(self.system.device)
+        objective = current_objective(self.loss.objective, self.system.model.learned_scale())
         parts: tuple[Tensor, ...] = (outcome.images, outcome.texts, *ids)
         of_mined: dict[str, Any] = {}
         if self.mined is not None:
             own, offline = split_extended(outcome.images, outcome.texts, ids[0])
-            of_mined = offline_contributions(self.loss.objective, *own, offline)
+            of_mined = offline_contributions(objective, *own, offline)
             parts = (*own, own[2])
         everything = [processes.gather_rows(part) for part in parts]
         if not processes.is_first():
@@ -330,7 +334,7 @@ class Trainer:
             loss=float(value),
             gradient=float(norm),
             learning_rate=learning_rate(self.recipe, self.progress.epoch, self.progress.step - 1),
-            **contributions(self.loss.objective, *everything),
+            **contributions(objective, *everything),
             **of_mined,
         )
 
