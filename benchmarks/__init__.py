@@ -8,6 +8,7 @@ loops.py        the same losses as plain loops over the queries
 evaluation.py   suite: all retrieval metrics at the size of COCO 5K
 mining.py       suite: hardest negatives over a whole training set; also a command of its own
 training.py     suite: the objective and the loader beside the model
+pairs.py        suite: SCAN and BFAN beside a loop over the captions
 case.py         one case, its measurement, and the embeddings that all cases share
 measure.py      measures one case, in a process of its own
 processes.py    starts that process and reads its answer

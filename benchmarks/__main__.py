@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.progress import track
 
-from benchmarks import evaluation, losses, mining, scale, training
+from benchmarks import evaluation, losses, mining, pairs, scale, training
 from benchmarks.case import Case, Measurement
 from benchmarks.page import machine, page
 from benchmarks.processes import ROOT, run
@@ -25,6 +25,7 @@ SUITES = {
     "evaluation": evaluation,
     "mining": mining,
     "training": training,
+    "pairs": pairs,
 }
 WIDTH = 124
 """Of the tables: what they need, also where the terminal is narrower or none."""
@@ -37,6 +38,7 @@ class Suite(StrEnum):
     evaluation = "evaluation"
     mining = "mining"
     training = "training"
+    pairs = "pairs"
 
 
 def main(

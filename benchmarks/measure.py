@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import evaluation, losses, mining, scale, training
+from benchmarks import evaluation, losses, mining, pairs, scale, training
 from benchmarks.case import Call, Case, Measurement, Run
 
 THREADS = 2
@@ -35,6 +35,7 @@ PREPARE = {
     "evaluation": evaluation.prepare,
     "mining": mining.prepare,
     "training": training.prepare,
+    "pairs": pairs.prepare,
 }
 
 

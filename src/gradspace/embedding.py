@@ -40,6 +40,11 @@ class Embeddings:
     def scores(self) -> EmbeddingScores:
         return EmbeddingScores(self.images, self.texts)
 
+    def block(self, images: Tensor, texts: Tensor) -> Tensor:
+        """[images, texts]: the scores of chosen ones."""
+        rows, columns = images.to(self.images.device), texts.to(self.texts.device)
+        return self.images[rows].float() @ self.texts[columns].float().t()
+
     def positives(self) -> Positives:
         return match_ids(self.image_ids, self.text_ids)
 

@@ -1,4 +1,4 @@
-"""`RetrievalLoss`: an objective applied to a batch of embeddings, in both directions."""
+"""`RetrievalLoss`: an objective on a batch of embeddings or scores, in both directions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Literal, TypeVar
 import torch
 from torch import Tensor, nn
 
-from gradspace.checks import check_embeddings, check_ids
+from gradspace.checks import check_embeddings, check_finite, check_ids, check_scores
 from gradspace.execution.block import Executor
 from gradspace.execution.choice import Execution, choose_executor
 from gradspace.execution.distributed import Items, Processes
@@ -17,8 +17,15 @@ from gradspace.execution.tiles import as_computed
 from gradspace.memory import Memory
 from gradspace.objectives import Objective, objective
 from gradspace.objectives.contract import Reduction
-from gradspace.offline import Offline
-from gradspace.positives import Ids, match_ids, match_positions, stable_ids
+from gradspace.offline import MinedColumns, MinedScores, Offline
+from gradspace.positives import (
+    Ids,
+    Positives,
+    match_ids,
+    match_nothing,
+    match_positions,
+    stable_ids,
+)
 
 Choice = TypeVar("Choice", bound=str)
 
@@ -115,6 +122,23 @@ class RetrievalLoss(nn.Module):
             extra = offline.items(by_position) if offline and not as_terms else None
             return self._scaled(*sides, executor, processes, by_position, as_terms, extra)
 
+    def of_scores(
+        self,
+        scores: Tensor,
+        image_ids: Ids | None = None,
+        text_ids: Ids | None = None,
+        offline: MinedScores | None = None,
+    ) -> Tensor:
+        """The same from `scores[image, text]`, whoever computed them, in one process."""
+        check_scores(scores)
+        if self.checks and not torch.compiler.is_compiling():
+            check_finite("scores", scores)
+        self._check_pairs(scores.shape[0], scores.shape[1], image_ids, text_ids)
+        if self.normalize or self.memory is not None:
+            raise ValueError("scores have no embeddings to normalize or to keep in a memory")
+        with torch.autocast(scores.device.type, enabled=False):
+            return self._of_matrix(as_computed(scores), image_ids, text_ids, offline)
+
     @property
     def _has_terms(self) -> bool:
         return self.objective.uses_offline
@@ -133,21 +157,56 @@ class RetrievalLoss(nn.Module):
         offline: tuple[OfflineScores, OfflineScores] | None,
     ) -> Tensor:
         """With the whole score matrix in memory."""
-        if image_ids is None or text_ids is None or self.positives == "position":
-            image_to_text = text_to_image = match_positions(len(images), images.device)
-        else:
-            image_to_text = match_ids(image_ids, text_ids)
-            text_to_image = image_to_text.transpose()
-            if not torch.compiler.is_compiling() and not image_to_text.valid.any():
-                raise ValueError(NO_PAIR)
-            image_to_text = image_to_text.to(images.device)
-            text_to_image = text_to_image.to(images.device)
         scores = as_computed(images) @ as_computed(texts).t()
-        of_images, of_texts = offline or (None, None)
-        by_image = self.objective(scores, image_to_text, of_images)
-        by_text = self.objective(scores.t(), text_to_image, of_texts)
+        return self._of_matrix(scores, image_ids, text_ids, offline)
+
+    def _of_matrix(
+        self,
+        scores: Tensor,
+        image_ids: Ids | None,
+        text_ids: Ids | None,
+        offline: MinedScores | None,
+    ) -> Tensor:
+        image_to_text, text_to_image = self._match(scores, image_ids, text_ids)
+        rows, columns = scores, scores.t()
+        of_images, of_texts = None, None
+        if isinstance(offline, MinedColumns):
+            rows = torch.cat([rows, as_computed(offline.of_images)], 1)
+            columns = torch.cat([columns, as_computed(offline.of_texts)], 1)
+            own = self._match_mined(scores, image_ids, text_ids, offline)
+            image_to_text, text_to_image = (
+                known.with_more(more)
+                for known, more in zip((image_to_text, text_to_image), own, strict=True)
+            )
+        elif offline is not None:
+            of_images, of_texts = offline
+        by_image = self.objective(rows, image_to_text, of_images)
+        by_text = self.objective(columns, text_to_image, of_texts)
         return self._reduce(
             (by_image, image_to_text.any_valid.sum()), (by_text, text_to_image.any_valid.sum())
+        )
+
+    def _match(
+        self, scores: Tensor, image_ids: Ids | None, text_ids: Ids | None
+    ) -> tuple[Positives, Positives]:
+        """The positives of the images and of the texts of a batch."""
+        if image_ids is None or text_ids is None or self.positives == "position":
+            by_position = match_positions(len(scores), scores.device)
+            return by_position, by_position
+        image_to_text = match_ids(image_ids, text_ids)
+        if not torch.compiler.is_compiling() and not image_to_text.valid.any():
+            raise ValueError(NO_PAIR)
+        return image_to_text.to(scores.device), image_to_text.transpose().to(scores.device)
+
+    def _match_mined(
+        self, scores: Tensor, image_ids: Ids | None, text_ids: Ids | None, mined: MinedColumns
+    ) -> tuple[Positives, Positives]:
+        """What of the mined texts and images belongs to an image, and to a text, of the batch."""
+        if image_ids is None or text_ids is None or self.positives == "position":
+            return match_nothing(mined.of_images), match_nothing(mined.of_texts)
+        return (
+            match_ids(image_ids, mined.text_ids).to(scores.device),
+            match_ids(text_ids, mined.image_ids).to(scores.device),
         )
 
     def _scaled(
@@ -217,18 +276,23 @@ class RetrievalLoss(nn.Module):
         check_embeddings(images, texts, may_be_empty=may_be_empty, values=self.checks)
         if offline is not None:
             offline.check(images, texts)
+        self._check_pairs(len(images), len(texts), image_ids, text_ids)
+
+    def _check_pairs(
+        self, num_images: int, num_texts: int, image_ids: Ids | None, text_ids: Ids | None
+    ) -> None:
         if (image_ids is None) != (text_ids is None):
             missing = "image_ids" if image_ids is None else "text_ids"
             raise ValueError(f"{missing} is missing: give the ids of both sides, or of none")
         if image_ids is None or text_ids is None or self.positives == "position":
-            if len(images) != len(texts):
+            if num_images != num_texts:
                 raise ValueError(
-                    f"pairs by position need as many images as texts, got {len(images)} images and "
-                    f"{len(texts)} texts; pass image_ids and text_ids"
+                    f"pairs by position need as many images as texts, got {num_images} images and "
+                    f"{num_texts} texts; pass image_ids and text_ids"
                 )
             return
-        check_ids("image_ids", image_ids, len(images), "images")
-        check_ids("text_ids", text_ids, len(texts), "texts")
+        check_ids("image_ids", image_ids, num_images, "images")
+        check_ids("text_ids", text_ids, num_texts, "texts")
 
     def _check_everywhere(
         self,

@@ -92,5 +92,23 @@ class Offline:
         return (images.without_ids(), texts.without_ids()) if by_position else (images, texts)
 
 
+@dataclass(frozen=True)
+class MinedColumns:
+    """Scores with what was mined for a batch, as further candidates of every query."""
+
+    of_images: Tensor
+    """[images, further texts]"""
+    of_texts: Tensor
+    """[texts, further images]"""
+    text_ids: Tensor
+    """Of the further texts."""
+    image_ids: Tensor
+    """Of the further images."""
+
+
+MinedScores = tuple[OfflineScores, OfflineScores] | MinedColumns
+"""Of the images and of the texts, for objectives with terms of their own; columns for others."""
+
+
 def _row_by_row(images: Tensor, texts: Tensor) -> Tensor:
     return (as_computed(images) * as_computed(texts)).sum(1)

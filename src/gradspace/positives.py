@@ -32,6 +32,8 @@ class Positives:
     index: Tensor
     valid: Tensor
     num_candidates: int
+    left_out: Tensor | None = None
+    """[queries, slots]: candidates that are neither positives nor negatives of the query."""
 
     @property
     def num_queries(self) -> int:
@@ -40,6 +42,12 @@ class Positives:
     @property
     def shape(self) -> tuple[int, int]:
         return self.num_queries, self.num_candidates
+
+    @property
+    def num_negatives(self) -> Tensor:
+        """[queries, 1]: how many candidates are negatives of the query."""
+        count = self.num_candidates - self.valid.sum(1, keepdim=True)
+        return count if self.left_out is None else count - self.left_out.sum(1, keepdim=True)
 
     @property
     def any_valid(self) -> Tensor:
@@ -72,13 +80,30 @@ class Positives:
 
     def to(self, device: torch.device) -> Positives:
         index, valid = (part.to(device, non_blocking=True) for part in (self.index, self.valid))
-        return Positives(index, valid, self.num_candidates)
+        left_out = None if self.left_out is None else self.left_out.to(device, non_blocking=True)
+        return Positives(index, valid, self.num_candidates, left_out)
+
+    def with_more(self, own: Positives) -> Positives:
+        """With the candidates of `own` behind these; its positives are left out of their rows."""
+        behind = (own.index + self.num_candidates).where(own.valid, self.index[:, :1])
+        return Positives(
+            index=torch.cat([self.index, behind], 1),
+            valid=torch.cat([self.valid, torch.zeros_like(own.valid)], 1),
+            num_candidates=self.num_candidates + own.num_candidates,
+            left_out=torch.cat([torch.zeros_like(self.valid), own.valid], 1),
+        )
 
 
 def match_positions(count: int, device: torch.device | None = None) -> Positives:
     """Query i belongs to candidate i."""
     index = torch.arange(count, device=device)[:, None]
     return Positives(index, torch.ones_like(index, dtype=torch.bool), count)
+
+
+def match_nothing(scores: Tensor) -> Positives:
+    """No query of scores[query, candidate] belongs to any candidate."""
+    index = torch.zeros(len(scores), 0, dtype=torch.long, device=scores.device)
+    return Positives(index, index.bool(), scores.shape[1])
 
 
 def match_ids(query_ids: Ids, candidate_ids: Ids) -> Positives:

@@ -24,7 +24,7 @@ import pydantic
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 
-from gradspace.models import model_info
+from gradspace.models import PairScorer, model_info
 from gradspace.objectives import Objective, objective
 from gradspace.parameters import suggestion
 
@@ -169,6 +169,11 @@ class Recipe(Table):
             raise ValueError("give data.features or model.backbone, not both: features are final")
         if self.offline and self.training.captions_per_image != 1:
             raise ValueError("offline negatives are mined for pairs: captions_per_image must be 1")
+        if self.objective.memory and issubclass(model_info(self.model.name).build, PairScorer):
+            raise ValueError(
+                f"objective.memory keeps embeddings, and {self.model.name} has none: it scores "
+                "pairs; leave objective.memory at 0"
+            )
         if build_objective(self).uses_offline and not self.offline:
             raise ValueError(
                 f"{self.objective.name} needs mined negatives: give offline.lists, a file that "

@@ -15,6 +15,7 @@ from torch import Tensor
 import gradspace as gs
 from gradspace.models import (
     ImageInput,
+    PairScorer,
     RetrievalModel,
     TextInput,
     build_model,
@@ -99,12 +100,44 @@ def test_says_what_it_is_and_where_it_is_from(name: str) -> None:
     assert {"epochs", "learning_rate", "batch_size"} <= info.training.keys()
 
 
+def loss_of(
+    objective: str, model: RetrievalModel, batch: tuple[Tensor, ...], half: bool = False
+) -> Tensor:
+    """Of embeddings or of scores of pairs, which are float32 whatever they were computed in."""
+    with torch.autocast("cpu", torch.bfloat16, enabled=half):
+        images, texts = model(*batch)
+        assert images.dtype == texts.dtype == torch.float32
+        if isinstance(model, PairScorer):
+            scores = model.score(images, texts, batch[2])
+            assert scores.dtype == torch.float32
+            return gs.RetrievalLoss(objective).of_scores(scores)
+        value: Tensor = gs.RetrievalLoss(objective)(images, texts)
+        return value
+
+
 def test_embeddings_are_unit_vectors_of_one_width(
     model: RetrievalModel, batch: tuple[Tensor, ...]
 ) -> None:
+    if isinstance(model, PairScorer):
+        pytest.skip("has parts, and no embeddings")
     for embeddings in (*model(*batch), *model.eval()(*batch)):
         assert embeddings.shape == (6, model.width)
         torch.testing.assert_close(embeddings.norm(dim=1), torch.ones(6))
+
+
+def test_parts_of_pair_scorers_end_with_the_last_word(
+    model: RetrievalModel, batch: tuple[Tensor, Tensor, Tensor]
+) -> None:
+    if not isinstance(model, PairScorer):
+        pytest.skip("embeds")
+    images, texts = model.eval()(*batch)
+    assert images.shape[::2] == (6, model.width)
+    assert texts.shape == (*batch[1].shape, model.width)
+    present = torch.arange(texts.shape[1]) < batch[2][:, None]
+    assert torch.equal(texts.abs().sum(2) > 0, present)
+    assert model.score(images, texts, batch[2]).shape == (6, 6)
+    pairs = model.score_pairs(images, texts, batch[2])
+    torch.testing.assert_close(pairs, model.score(images, texts, batch[2]).diagonal())
 
 
 def test_an_embedding_does_not_depend_on_its_batch(
@@ -119,7 +152,8 @@ def test_an_embedding_does_not_depend_on_its_batch(
         alone = model(images[i : i + 1], tokens[i : i + 1, :length], lengths[i : i + 1])
         for embedding, others in zip(alone, together, strict=True):
             assert embedding.dtype == torch.float64
-            torch.testing.assert_close(embedding[0], others[i])
+            rows = (slice(None, int(length)),) if isinstance(model, PairScorer) else ()
+            torch.testing.assert_close(embedding[0][rows], others[i][rows])
 
 
 def test_evaluation_is_deterministic(model: RetrievalModel, batch: tuple[Tensor, ...]) -> None:
@@ -132,10 +166,7 @@ def test_evaluation_is_deterministic(model: RetrievalModel, batch: tuple[Tensor,
 def test_every_trainable_parameter_gets_a_finite_gradient(
     model: RetrievalModel, batch: tuple[Tensor, ...], half: bool
 ) -> None:
-    with torch.autocast("cpu", torch.bfloat16, enabled=half):
-        images, texts = model(*batch)
-    assert images.dtype == texts.dtype == torch.float32
-    gs.RetrievalLoss("nt-xent")(images, texts).backward()
+    torch.autograd.backward(loss_of("nt-xent", model, batch, half))
     for name, parameter in model.named_parameters():
         assert (parameter.grad is not None) == parameter.requires_grad, name
         if parameter.grad is not None:
@@ -195,11 +226,10 @@ def test_can_be_copied_after_a_training_step(
 def test_a_few_steps_reduce_the_loss(model: RetrievalModel, batch: tuple[Tensor, ...]) -> None:
     """All negatives at first, so that hard ones do not make everything alike, then the hardest."""
     optimizer = torch.optim.Adam(model.parameter_groups(1e-2))
-    hardest = gs.RetrievalLoss("triplet-hard")
-    before = hardest(*model.eval()(*batch))
+    before = loss_of("triplet-hard", model.eval(), batch)
     model.train()
-    for loss in 30 * [gs.RetrievalLoss("triplet")] + 30 * [hardest]:
+    for objective in 30 * ["triplet"] + 30 * ["triplet-hard"]:
         optimizer.zero_grad()
-        loss(*model(*batch)).backward()
+        torch.autograd.backward(loss_of(objective, model, batch))
         optimizer.step()
-    assert hardest(*model.eval()(*batch)) < 0.5 * before
+    assert loss_of("triplet-hard", model.eval(), batch) < 0.5 * before

@@ -29,6 +29,8 @@ SMALL = {
     "vsrn": {"width": 128, "word_width": 64},
     "vse-infinity": {"width": 128, "word_width": 64},
     "text-dual": {"width": 128, "word_width": 64},
+    "scan": {"width": 64, "word_width": 32},
+    "bfan": {"width": 64, "word_width": 32},
 }
 
 

@@ -10,8 +10,8 @@ from torch import Tensor
 from gradspace.analysis.weights import score_weights
 from gradspace.execution.statistics import OfflineScores
 from gradspace.objectives import Objective
-from gradspace.offline import Offline
-from gradspace.positives import Positives, match_ids, stable_ids
+from gradspace.offline import MinedColumns, MinedScores, Offline
+from gradspace.positives import Positives, match_ids
 
 
 @dataclass(frozen=True)
@@ -35,19 +35,34 @@ def offline_cocos(
     epsilon: float = 0.01,
 ) -> tuple[OfflineCocos, OfflineCocos]:
     """Image to text, and text to image, of pairs (image i, text i) with equal ids."""
+    mined: MinedScores
     if objective.uses_offline:
-        scores, positives = images @ texts.t(), match_ids(ids, ids)
-        of_images, of_texts = offline.scores(images, texts)
-        return (
-            _of_terms(objective, scores, positives, of_images, epsilon),
-            _of_terms(objective, scores.t(), positives.transpose(), of_texts, epsilon),
+        mined = offline.scores(images, texts)
+    else:
+        more_images, more_texts = offline.items(by_position=False)
+        mined = MinedColumns(
+            of_images=images @ more_texts.embeddings.t(),
+            of_texts=texts @ more_images.embeddings.t(),
+            text_ids=more_texts.ids,
+            image_ids=more_images.ids,
         )
-    more_images, more_texts = offline.items(by_position=False)
+    return offline_cocos_of_scores(objective, images @ texts.t(), ids, mined, epsilon)
+
+
+def offline_cocos_of_scores(
+    objective: Objective, scores: Tensor, ids: Tensor, mined: MinedScores, epsilon: float = 0.01
+) -> tuple[OfflineCocos, OfflineCocos]:
+    """The same from scores[image, text], and those of what was mined."""
+    positives = match_ids(ids, ids)
+    if isinstance(mined, MinedColumns):
+        of_images = (scores, mined.of_images), positives, match_ids(ids, mined.text_ids)
+        of_texts = (scores.t(), mined.of_texts), positives, match_ids(ids, mined.image_ids)
+        return _of_columns(objective, *of_images, epsilon), _of_columns(
+            objective, *of_texts, epsilon
+        )
     return (
-        _of_columns(objective, images, texts, ids, more_texts.embeddings, more_texts.ids, epsilon),
-        _of_columns(
-            objective, texts, images, ids, more_images.embeddings, more_images.ids, epsilon
-        ),
+        _of_terms(objective, scores, positives, mined[0], epsilon),
+        _of_terms(objective, scores.t(), positives.transpose(), mined[1], epsilon),
     )
 
 
@@ -74,32 +89,18 @@ def _of_terms(
 
 def _of_columns(
     objective: Objective,
-    queries: Tensor,
-    candidates: Tensor,
-    ids: Tensor,
-    more: Tensor,
-    more_ids: Tensor,
+    scores: tuple[Tensor, Tensor],
+    positives: Positives,
+    own: Positives,
     epsilon: float,
 ) -> OfflineCocos:
-    """Rows in which some mined items belong to the query are computed without these."""
-    scores = (queries @ torch.cat([candidates, more]).t()).detach()
-    ids, more_ids = stable_ids(ids, scores.device), stable_ids(more_ids, scores.device)
-    belongs = ids[:, None] == more_ids[None, :]
-    weights = _weights(objective, scores, ids)
-    for query in belongs.any(1).nonzero().squeeze(1).tolist():
-        kept = torch.cat([torch.ones_like(ids, dtype=torch.bool), ~belongs[query]])
-        weights[query] = 0
-        weights[query, kept] = _weights(objective, scores[:, kept], ids)[query]
-    mined = weights[:, len(ids) :].abs()
-    counted = mined > epsilon
+    """Mined items that belong to a query (`own`) are left out of its row."""
+    known, mined = (part.detach() for part in scores)
+    weights = score_weights(objective, torch.cat([known, mined], 1), positives.with_more(own))
+    strength = weights[:, known.shape[1] :].abs()
+    counted = strength > epsilon
     return OfflineCocos(
         per_query=float(counted.sum(1).double().mean()),
-        weight=float(mined.where(counted, 0).sum(1).mean()),
+        weight=float(strength.where(counted, 0).sum(1).mean()),
         pairs=0.0,
     )
-
-
-def _weights(objective: Objective, scores: Tensor, ids: Tensor) -> Tensor:
-    """The first columns are of the batch; nothing that was mined is a positive."""
-    none = torch.arange(scores.shape[1] - len(ids), device=ids.device) + ids.max() + 1
-    return score_weights(objective, scores, match_ids(ids, torch.cat([ids, none])))

@@ -26,17 +26,19 @@ from gradspace.data.dataset import Split
 from gradspace.data.readers.scenes import SceneImages, true_relevance
 from gradspace.embedding import (
     Embeddings,
-    average_similarity,
+    Progress,
     embed_captions,
     embed_pictures,
     embed_split,
     save_embeddings,
 )
-from gradspace.execution.tiles import EmbeddingScores
+from gradspace.execution.tiles import PairScores, Scores
+from gradspace.execution.two_stage import TwoStageScores
 from gradspace.metrics import retrieval_report
 from gradspace.metrics.eccv import eccv_caption_report
 from gradspace.recipes import DataRecipe
 from gradspace.runs import open_run
+from gradspace.scoring import Found, Parts, mean_scores, represent_split
 from gradspace.system import System, is_pretrained, load_system
 
 Runs = Annotated[
@@ -66,30 +68,79 @@ def evaluate(
     eccv: Annotated[
         bool, typer.Option("--eccv", help="COCO's test set: also ECCV Caption and CxC.")
     ] = False,
+    propose: Annotated[
+        Path | None,
+        typer.Option(metavar="RUN", help="A run that embeds: RUN scores only its best candidates."),
+    ] = None,
+    top: Annotated[int, typer.Option(min=1, help="How many it proposes to each query.")] = 100,
     device: Device = None,
     as_json: AsJson = False,
 ) -> None:
     """Retrieval metrics of a run, both ways; of several runs by the mean of their scores."""
     with process_group():
         chosen = _open_split(runs[0], data, split)
-        members = [_embed(folder, _open_split(folder, data, split), device) for folder in runs]
-        for folder, member in zip(runs, members, strict=True):
+        folders = [*runs, propose] if propose else runs
+        members = [
+            _represent(folder, _open_split(folder, data, split), device) for folder in folders
+        ]
+        for folder, member in zip(folders, members, strict=True):
             if list(member.captions) != list(members[0].captions):
                 raise ValueError(f"{folder} was trained on other data than {runs[0]}: give --data")
-        if processes.is_first():
-            what = f"the mean of {len(runs)} runs" if len(runs) > 1 else str(runs[0])
-            title = f"{what} on {split}" + (f", mean of {folds} folds" if folds > 1 else "")
-            _print_report(members, chosen, title, folds=folds, eccv=eccv, as_json=as_json)
+        if not processes.is_first():
+            return
+        what = f"the mean of {len(runs)} runs" if len(runs) > 1 else str(runs[0])
+        what += f", the best {top} of {propose}," if propose else ""
+        title = f"{what} on {split}" + (f", mean of {folds} folds" if folds > 1 else "")
+        with progress_bar("scoring") as progress:
+            scores: Scores | TwoStageScores
+            if propose:
+                scores = _two_stage(members, folders, top, progress, eccv)
+            else:
+                scores = _once(mean_scores(members, progress), folds, eccv)
+            _print_report(
+                scores, members[0], chosen, title, folds=folds, eccv=eccv, as_json=as_json
+            )
+
+
+def _two_stage(
+    members: list[Found], folders: list[Path], top: int, progress: Progress, eccv: bool
+) -> TwoStageScores:
+    scorer, *others, proposer = members
+    if others or not isinstance(scorer, Parts):
+        raise ValueError(
+            "--propose is for one run that scores pairs, as scan and bfan do; "
+            + (f"got {len(folders) - 1}" if others else f"{folders[0]} embeds")
+        )
+    if not isinstance(proposer, Embeddings):
+        raise ValueError(f"--propose needs a run that embeds, and {folders[-1]} scores pairs")
+    if eccv:
+        raise ValueError("--eccv looks at all candidates: leave --propose out")
+    return TwoStageScores(proposer.scores(), scorer.scores(progress), top)
+
+
+def _once(scores: Scores, folds: int, eccv: bool) -> Scores:
+    """Scores of pairs that more than one report looks at are computed once, for all of them."""
+    if isinstance(scores, PairScores) and (folds == 1 or eccv):
+        return scores.matrix()
+    return scores
 
 
 def _print_report(
-    members: list[Embeddings], chosen: Split, title: str, *, folds: int, eccv: bool, as_json: bool
+    scores: Scores | TwoStageScores,
+    found: Found,
+    chosen: Split,
+    title: str,
+    *,
+    folds: int,
+    eccv: bool,
+    as_json: bool,
 ) -> None:
-    scores = average_similarity(members)
-    report = retrieval_report(scores, members[0].positives(), folds=folds)
+    report = retrieval_report(scores, found.positives(), folds=folds)
     truth = _true_positives(chosen)
     true_report = None if truth is None else retrieval_report(scores, truth, folds=folds)
-    coco = _eccv_caption(scores, chosen) if eccv else None
+    coco = None
+    if eccv and not isinstance(scores, TwoStageScores):
+        coco = _eccv_caption(scores, chosen)
     if as_json:
         also = {"true_relevance": true_report.to_dict() if true_report else None, "eccv": coco}
         print(json.dumps({**report.to_dict(), **also}, indent=2))
@@ -168,7 +219,14 @@ def _embed(folder: Path, split: Split, device: str | None) -> Embeddings:
         return embed_split(system, split, progress)
 
 
-def _eccv_caption(scores: EmbeddingScores, split: Split) -> dict[str, dict[str, float]]:
+def _represent(folder: Path, split: Split, device: str | None) -> Found:
+    """A split as the best weights of a run see it."""
+    system = load_system(folder, torch_device(device))
+    with progress_bar("embedding") as progress:
+        return represent_split(system, split, progress)
+
+
+def _eccv_caption(scores: Scores, split: Split) -> dict[str, dict[str, float]]:
     """COCO's image numbers are at the end of its file names."""
     numbers = [re.search(r"(\d+)\.\w+$", name) for name in split.image_names]
     if split.caption_ids is None or not all(numbers):

@@ -26,6 +26,7 @@ from gradspace.embedding import Embeddings, embed_split, load_embeddings
 from gradspace.mining import (
     MinedLists,
     false_negative_rate,
+    mine_proposed,
     mine_to_file,
     mine_with_faiss,
     save_lists,
@@ -33,6 +34,7 @@ from gradspace.mining import (
 from gradspace.recipes import DataRecipe
 from gradspace.report.audit import write_audit
 from gradspace.runs import Run, open_run
+from gradspace.scoring import Found, Parts, represent_split
 from gradspace.system import load_system
 from gradspace.training.second_round import weights_digest
 
@@ -60,6 +62,15 @@ def mine(
     audit: Annotated[
         bool, typer.Option("--audit", help="Look for listed items that are no negatives.")
     ] = False,
+    propose: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="RUN", help="A run that embeds: RUN, which scores pairs, orders what it finds."
+        ),
+    ] = None,
+    proposals: Annotated[
+        int, typer.Option(min=1, help="Times as many as are listed, by --propose.")
+    ] = 2,
     device: Device = None,
     as_json: AsJson = False,
 ) -> None:
@@ -70,9 +81,14 @@ def mine(
     with process_group():
         run = Run(source) if source.is_dir() else None
         dataset = _dataset(run, data)
-        found, about = _embed(source, run, dataset, split, device)
+        found, about = _represent(source, run, dataset, split, device)
         path = out or (source / "lists.safetensors" if run else source.with_suffix(".lists"))
-        lists = _mine(path, found, top_texts, top_images, about, approximate)
+        lengths = {"top_texts": top_texts, "top_images": top_images}
+        if propose is not None:
+            proposed = _proposed(propose, data, split, device)
+            lists = _mine_proposed(path, proposed, found, about, lengths, proposals)
+        else:
+            lists = _mine(path, found, lengths, about, approximate)
         if not processes.is_first():
             return
         told: dict[str, Any] = {"lists": str(path), **lists.record}
@@ -99,9 +115,9 @@ def _dataset(run: Run | None, data: str | None) -> Dataset | None:
     return open_recipe_data(open_run(run.folder).recipe().data) if run else None
 
 
-def _embed(
+def _represent(
     source: Path, run: Run | None, dataset: Dataset | None, split: str, device: str | None
-) -> tuple[Embeddings, dict[str, str]]:
+) -> tuple[Found, dict[str, str]]:
     """What is mined, and where it comes from."""
     if run is None or dataset is None:
         return load_embeddings(source), {"embeddings": source.name}
@@ -110,33 +126,60 @@ def _embed(
         raise ValueError(f"{dataset.name} has no split {split!r}, only {there_are}")
     system = load_system(run.folder, torch_device(device))
     with progress_bar("embedding") as progress:
-        found = embed_split(system, dataset.splits[split], progress)
+        found = represent_split(system, dataset.splits[split], progress)
     weights = weights_digest(run.best)
     return found, {"dataset": dataset.name, "split": split, "weights": weights}
 
 
 def _mine(
-    path: Path,
-    found: Embeddings,
-    top_texts: int,
-    top_images: int,
-    about: dict[str, str],
-    approximate: bool,
+    path: Path, found: Found, lengths: dict[str, int], about: dict[str, str], approximate: bool
 ) -> MinedLists:
     with progress_bar("mining") as progress:
         if not approximate:
-            return mine_to_file(
-                path,
-                found,
-                top_texts=top_texts,
-                top_images=top_images,
-                source=about,
-                progress=progress,
-            )
-        lists = mine_with_faiss(found, top_texts=top_texts, top_images=top_images, source=about)
+            return mine_to_file(path, found, **lengths, source=about, progress=progress)
+        if not isinstance(found, Embeddings):
+            raise ValueError("--approximate is for runs that embed: use --propose with one of them")
+        lists = mine_with_faiss(
+            found,
+            top_texts=lengths["top_texts"],
+            top_images=lengths["top_images"],
+            source=about,
+        )
         if processes.is_first():
             save_lists(path, lists)
         return lists
+
+
+def _proposed(folder: Path, data: str | None, split: str, device: str | None) -> Embeddings:
+    """By a run that embeds, of the split of the data that it was trained on, or of other data."""
+    dataset = _dataset(Run(folder), data)
+    assert dataset is not None
+    if split not in dataset.splits:
+        there_are = ", ".join(dataset.splits)
+        raise ValueError(f"{dataset.name} has no split {split!r}, only {there_are}")
+    with progress_bar("embedding") as progress:
+        return embed_split(
+            load_system(folder, torch_device(device)), dataset.splits[split], progress
+        )
+
+
+def _mine_proposed(
+    path: Path,
+    proposer: Embeddings,
+    found: Found,
+    about: dict[str, str],
+    lengths: dict[str, int],
+    proposals: int,
+) -> MinedLists:
+    if not isinstance(found, Parts):
+        raise ValueError("--propose is for a run that scores pairs, as scan and bfan do")
+    with progress_bar("scoring") as progress:
+        lists = mine_proposed(
+            proposer, found, **lengths, proposals=proposals, source=about, progress=progress
+        )
+    if processes.is_first():
+        save_lists(path, lists)
+    return lists
 
 
 def _audit(lists: MinedLists, split: Split, path: Path, quiet: bool) -> dict[str, Any]:

@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 
 from gradspace.comparison.metrics import DIRECTIONS, KS, RECALLS, retrieval_metrics
 from gradspace.data.dataset import Split, digest
-from gradspace.embedding import Embeddings
 from gradspace.files import write_atomically
 from gradspace.metrics import RankedFold, rank_folds, report_of
+from gradspace.scoring import Found
 
 VERSION = 1
 """Of both files; another number is refused."""
@@ -71,8 +71,8 @@ class RunResults:
         return self.split, self.folds, self.digest
 
 
-def measure(found: Embeddings, split: Split, dataset: str, folds: int = 1) -> RunResults:
-    """Rank everything that was embedded."""
+def measure(found: Found, split: Split, dataset: str, folds: int = 1) -> RunResults:
+    """Rank everything that was found."""
     ranked = rank_folds(found.scores(), found.positives(), folds)
     image_of_caption = np.asarray(split.image_of_caption)
     return RunResults(

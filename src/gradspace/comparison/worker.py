@@ -17,11 +17,11 @@ from gradspace.comparison.results import measure, save_results
 from gradspace.data.dataset import Dataset
 from gradspace.data.open import open_recipe
 from gradspace.data.resident import keep_features
-from gradspace.embedding import embed_split
 from gradspace.files import locked
 from gradspace.metrics import RetrievalReport
 from gradspace.recipes import DataRecipe, Recipe, build_objective
 from gradspace.runs import Run, create_run
+from gradspace.scoring import represent_split
 from gradspace.system import load_system, prepare_system
 from gradspace.training import train
 from gradspace.training.monitor import Monitor
@@ -155,13 +155,13 @@ def evaluate_run(
     system = load_system(run.folder, device)
     if not run.analysis.exists():
         train_split = dataset.splits["train"]
-        found = embed_split(system, train_split)
+        found = represent_split(system, train_split, store=torch.device("cpu"))
         recipe = run.recipe()
         objective = current_objective(build_objective(recipe), system.model.learned_scale())
         analysis = analyse_run(objective, found, train_split, recipe.training)
         save_analysis(run.analysis, analysis)
     if not run.results(split, folds).exists():
-        found = embed_split(system, dataset.splits[split])
+        found = represent_split(system, dataset.splits[split])
         results = measure(found, dataset.splits[split], dataset.name, folds)
         save_results(run.results(split, folds), results)
 

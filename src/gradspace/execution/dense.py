@@ -47,7 +47,7 @@ def positive_scores(scores: Tensor, positives: Positives) -> PositiveScores:
     return PositiveScores(
         scores=values,
         valid=positives.valid,
-        num_negatives=positives.num_candidates - positives.valid.sum(1, keepdim=True),
+        num_negatives=positives.num_negatives,
         in_batch=in_batch.flatten(),
     )
 

@@ -1,4 +1,4 @@
-"""Score matrices seen through tiles: a matrix in memory, or one that is never built.
+"""Score matrices seen through tiles: in memory, never built, or built when they are looked at.
 
 Rows are queries and columns candidates. Whoever reads scores tile by tile works for
 100,000 x 500,000 as for 5 x 5.
@@ -6,8 +6,10 @@ Rows are queries and columns candidates. Whoever reads scores tile by tile works
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -18,6 +20,10 @@ TILE_SHARE = 1 / 16
 """Of a GPU's memory, for a tile and what is computed from it."""
 TILE_BYTES = 6 * 4
 """Per score of a tile: the copies that a formula makes on its way."""
+
+PAIRS_AT_ONCE = 512
+BLOCK = (256, 512)
+"""Images and texts whose scores are asked of a model in one go."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +82,108 @@ class EmbeddingScores:
         return EmbeddingScores(self.candidates, self.queries)
 
 
-Scores = MatrixScores | EmbeddingScores
+class ScoresPairs(Protocol):
+    """A model that scores pairs: `gradspace.models.PairScorer`."""
+
+    training: bool
+
+    def train(self, mode: bool) -> Any: ...
+
+    def score(self, images: Tensor, texts: Tensor, lengths: Tensor) -> Tensor: ...
+
+    def score_pairs(self, images: Tensor, texts: Tensor, lengths: Tensor) -> Tensor: ...
+
+
+@dataclass(frozen=True, eq=False)
+class PairScores:
+    """The scores that a model gives to pairs, each computed when it is asked for.
+
+    Rows are images and columns texts. The words of all texts are in one list, without padding.
+    """
+
+    scorer: ScoresPairs
+    images: Tensor
+    """[images, regions, width]"""
+    words: Tensor
+    """[words of all texts, width]"""
+    starts: Tensor
+    """int64 [texts], on the CPU: where the words of a text begin"""
+    lengths: Tensor
+    """int64 [texts], on the CPU"""
+    device: torch.device
+    """Where scores are computed; the parts may be elsewhere."""
+    progress: Callable[[int, int], None] | None = None
+    """Called with how many scores are computed, and of how many."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return len(self.images), len(self.lengths)
+
+    def tile(self, rows: slice, columns: slice) -> Tensor:
+        return self.block(torch.arange(self.shape[0])[rows], torch.arange(self.shape[1])[columns])
+
+    @torch.no_grad()
+    def block(self, rows: Tensor, columns: Tensor) -> Tensor:
+        """[rows, columns], of chosen images with chosen texts."""
+        with _evaluating(self.scorer):
+            return self.scorer.score(self._images(rows), *self._texts(columns))
+
+    @torch.no_grad()
+    def pairs(self, rows: Tensor, columns: Tensor) -> Tensor:
+        """[pairs], of images with texts."""
+        found = []
+        with _evaluating(self.scorer):
+            for part in blocks(len(rows), PAIRS_AT_ONCE):
+                texts, lengths = self._texts(columns[part])
+                found.append(self.scorer.score_pairs(self._images(rows[part]), texts, lengths))
+        return torch.cat(found)
+
+    def part(self, rows: slice, columns: Tensor) -> PairScores:
+        at = columns.cpu()
+        return replace(
+            self, images=self.images[rows], starts=self.starts[at], lengths=self.lengths[at]
+        )
+
+    def transpose(self) -> MatrixScores:
+        return self.matrix().transpose()
+
+    def matrix(self) -> MatrixScores:
+        """All of them, in memory: each is computed once, however often it is looked at."""
+        found, (num_rows, num_columns) = [], self.shape
+        for rows in blocks(num_rows, BLOCK[0]):
+            line = []
+            for columns in blocks(num_columns, BLOCK[1]):
+                line.append(self.tile(rows, columns))
+                if self.progress:
+                    above = rows.start * num_columns
+                    done = above + (rows.stop - rows.start) * columns.stop
+                    self.progress(done, num_rows * num_columns)
+            found.append(torch.cat(line, 1))
+        return MatrixScores(torch.cat(found))
+
+    def _images(self, rows: Tensor) -> Tensor:
+        return self.images[rows.to(self.images.device)].to(self.device)
+
+    def _texts(self, columns: Tensor) -> tuple[Tensor, Tensor]:
+        """Padded with zeros to the longest, and the lengths."""
+        at = columns.cpu()
+        lengths = self.lengths[at]
+        place = torch.arange(int(lengths.max()))
+        present = place < lengths[:, None]
+        index = (self.starts[at][:, None] + place).where(present, 0).to(self.words.device)
+        texts = self.words[index].masked_fill(~present[..., None].to(self.words.device), 0)
+        return texts.to(self.device), lengths
+
+
+@contextmanager
+def _evaluating(scorer: ScoresPairs) -> Iterator[None]:
+    was_training = scorer.training
+    scorer.train(False)
+    yield
+    scorer.train(was_training)
+
+
+Scores = MatrixScores | EmbeddingScores | PairScores
 
 
 def as_scores(scores: Tensor | Scores) -> Scores:

@@ -20,11 +20,13 @@ from gradspace.checks import check_same_shape
 from gradspace.execution.tiles import (
     EmbeddingScores,
     MatrixScores,
+    PairScores,
     Scores,
     as_scores,
     blocks,
     tile_size,
 )
+from gradspace.execution.two_stage import TwoStageScores
 from gradspace.positives import Positives, as_positives
 
 
@@ -81,9 +83,13 @@ def rank_rows(scores: Tensor | Scores, positives: Tensor | Positives) -> Positiv
 
 @torch.no_grad()
 def rank_both(
-    scores: Tensor | Scores, positives: Tensor | Positives
+    scores: Tensor | Scores | TwoStageScores, positives: Tensor | Positives
 ) -> tuple[PositiveRanks, PositiveRanks]:
     """Rank the positives of every row and of every column, computing every score once."""
+    if isinstance(scores, TwoStageScores):
+        by_image = as_positives(positives)
+        by_text = rank_rows(scores.by_text(), by_image.transpose())
+        return rank_rows(scores.by_image(), by_image), by_text
     source, rows, order = _checked(scores, positives)
     columns = rows.transpose()
     p = _positive_scores(source, rows)
@@ -97,6 +103,7 @@ def _checked(
 ) -> tuple[Scores, Positives, Tensor]:
     """The scores and positives with the candidates in an order that suits tiles, and that order."""
     source = as_scores(scores)
+    source = source.matrix() if isinstance(source, PairScores) else source
     rows = as_positives(positives).to(source.device)
     check_same_shape(source.shape, rows.shape)
     if not rows.valid.any():

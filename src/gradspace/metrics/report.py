@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from gradspace.execution.tiles import Scores, as_scores, blocks
+from gradspace.execution.two_stage import TwoStageScores
 from gradspace.metrics.ranking import PositiveRanks, rank_both, rank_rows, ranks
 from gradspace.positives import Positives, as_positives
 
@@ -82,7 +83,7 @@ class RetrievalReport:
 
 
 def retrieval_report(
-    scores: Tensor | Scores,
+    scores: Tensor | Scores | TwoStageScores,
     positives: Tensor | Positives,
     ks: Sequence[int] = (1, 5, 10),
     folds: int = 1,
@@ -109,10 +110,11 @@ class RankedFold:
 
 
 def rank_folds(
-    scores: Tensor | Scores, positives: Tensor | Positives, folds: int = 1
+    scores: Tensor | Scores | TwoStageScores, positives: Tensor | Positives, folds: int = 1
 ) -> list[RankedFold]:
     """Rank every positive of `scores[image, text]`, in one part or in equal ones."""
-    source, pairs = as_scores(scores), as_positives(positives)
+    source = scores if isinstance(scores, TwoStageScores) else as_scores(scores)
+    pairs = as_positives(positives)
     num_images = source.shape[0]
     if folds < 1 or num_images % folds:
         raise ValueError(f"{num_images} images cannot be cut into {folds} equal folds")

@@ -6,6 +6,7 @@ own.py          the pairs that belong together, and are never listed
 state.py        what an interrupted mining has done
 lists.py        `MinedLists`: in memory and as a file
 mine.py         from embeddings to a file
+reranking.py    the lists of a model that scores pairs, among what another one proposes
 approximate.py  the same lists, nearly, from an index of faiss
 sampling.py     the offline negatives of a training batch
 audit.py        how many of the listed negatives are none
@@ -21,6 +22,7 @@ from gradspace.mining.audit import (
 )
 from gradspace.mining.lists import MinedLists, load_lists, save_lists
 from gradspace.mining.mine import mine_to_file
+from gradspace.mining.reranking import mine_proposed
 from gradspace.mining.sampling import OfflineDraw, Sampling, draw_offline
 from gradspace.mining.top import mine_exact
 
@@ -35,6 +37,7 @@ __all__ = [
     "false_negative_rate",
     "load_lists",
     "mine_exact",
+    "mine_proposed",
     "mine_to_file",
     "mine_with_faiss",
     "most_suspicious",

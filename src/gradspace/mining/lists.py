@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from gradspace.checkpoint import load_checkpoint, save_checkpoint
 from gradspace.data.dataset import Split, digest
-from gradspace.embedding import Embeddings
+from gradspace.scoring import Found
 
 KIND = "mined lists"
 VERSION = 1
@@ -59,7 +59,7 @@ class MinedLists:
 
 
 def describe_source(
-    embeddings: Embeddings, method: Mapping[str, Any], source: Mapping[str, Any] | None
+    found: Found, method: Mapping[str, Any], source: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     """The record of lists.
 
@@ -69,9 +69,9 @@ def describe_source(
     return {
         "kind": KIND,
         "version": VERSION,
-        "num_images": len(embeddings.images),
-        "num_texts": len(embeddings.texts),
-        "digest": digest(embeddings.image_names, embeddings.captions),
+        "num_images": len(found.image_ids),
+        "num_texts": len(found.text_ids),
+        "digest": digest(found.image_names, found.captions),
         "method": dict(method),
         "source": dict(source or {}),
     }

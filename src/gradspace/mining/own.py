@@ -8,14 +8,18 @@ from torch import Tensor
 from gradspace.checks import check_embeddings, check_ids
 from gradspace.embedding import Embeddings
 from gradspace.positives import Positives, match_ids
+from gradspace.scoring import Found
 
 
-def own_positives(embeddings: Embeddings, device: torch.device) -> Positives:
+def own_positives(found: Found, device: torch.device) -> Positives:
     """Of every image its own texts; a ValueError where embeddings or ids cannot be used."""
-    check_embeddings(embeddings.images, embeddings.texts)
-    check_ids("image_ids", embeddings.image_ids, len(embeddings.images), "images")
-    check_ids("text_ids", embeddings.text_ids, len(embeddings.texts), "texts")
-    return match_ids(embeddings.image_ids.to(device), embeddings.text_ids.to(device))
+    num_images, num_texts = len(found.image_names), len(found.captions)
+    if isinstance(found, Embeddings):
+        check_embeddings(found.images, found.texts)
+        num_images, num_texts = len(found.images), len(found.texts)
+    check_ids("image_ids", found.image_ids, num_images, "images")
+    check_ids("text_ids", found.text_ids, num_texts, "texts")
+    return match_ids(found.image_ids.to(device), found.text_ids.to(device))
 
 
 class OwnPairs:

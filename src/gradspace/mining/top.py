@@ -19,13 +19,14 @@ import torch
 from torch import Tensor
 
 from gradspace.embedding import Embeddings, Progress
-from gradspace.execution.tiles import blocks, tile_size
+from gradspace.execution.tiles import PairScores, blocks, tile_size
 from gradspace.mining.collecting import Top, can_collect, running_top
 from gradspace.mining.lists import MinedLists, describe_source
 from gradspace.mining.own import OwnPairs, check_enough, own_positives
 from gradspace.mining.running import decode_keys, merge_keys
 from gradspace.mining.state import fingerprint, load_state, save_state, state_file
 from gradspace.processes import gather_rows, rank, world_size
+from gradspace.scoring import Found
 
 CPU_TILE = (512, 4096)
 MERGED_AT_ONCE = 65_536
@@ -39,7 +40,7 @@ Tile = tuple[int, int]
 
 @torch.no_grad()
 def mine_exact(
-    embeddings: Embeddings,
+    found: Found,
     *,
     top_texts: int = 300,
     top_images: int = 60,
@@ -53,53 +54,75 @@ def mine_exact(
 ) -> MinedLists:
     """The `top_texts` hardest captions of every image, the `top_images` hardest of every caption.
 
-    Equal ids belong together and are never listed for each other. `source` becomes part of the
-    record. `precision` is that of the products on CUDA; a CPU computes in float32. Of several
-    processes each takes a share of the images, and all get all: the lists of one process, bit for
-    bit.
+    Equal ids belong together and are never listed for each other. A model that scores pairs scores
+    all of them. `source` becomes part of the record. `precision` is that of the products on CUDA; a
+    CPU computes in float32. Of several processes each takes a share of the images, and all get all:
+    the lists of one process, bit for bit.
 
     `state` is a file that what is done is saved to every `save_every` seconds: an interrupted
     mining, started again, goes on from there. It is for the caller to delete.
     """
-    work = _prepare(embeddings, (top_texts, top_images), device, precision, tile)
-    found = _start(work)
+    work = _prepare(found, (top_texts, top_images), device, precision, tile)
+    done = _start(work)
     inputs = _fingerprint(work) if state else ""
     if state and (saved := load_state(state_file(state), inputs)):
-        found.restore(saved)
+        done.restore(saved)
     last_save = time.monotonic()
-    for rows in work.blocks_of_images(found.next_image):
-        _mine_block(work, rows, found)
+    for rows in work.blocks_of_images(done.next_image):
+        _mine_block(work, rows, done)
         finished = rows.stop == work.share.stop
         if state and (finished or time.monotonic() - last_save >= save_every):
-            save_state(state_file(state), inputs, found.tensors(work.share))
+            save_state(state_file(state), inputs, done.tensors(work.share))
             last_save = time.monotonic()
         if progress:
             progress(rows.stop - work.share.start, work.share.stop - work.share.start)
     method = {"search": "exact", "precision": precision}
-    return _together(found, describe_source(embeddings, method, source))
+    return _together(done, describe_source(found, method, source))
 
 
 @dataclass(frozen=True, eq=False)
 class _Work:
     """What is to be mined, and the part of it that this process mines."""
 
-    images: Tensor
-    texts: Tensor
+    scored: _Products | PairScores
     own: OwnPairs
     lengths: tuple[int, int]
     """Of the list of an image, and of that of a text."""
     tile: Tile
     share: slice
     """The images of this process: whole tiles, so that every score is rounded as by one process."""
-    memory: Iterator[Tensor]
-    """For a tile each: the same one again, or two in turn, one written while the other is read."""
+
+    @property
+    def device(self) -> torch.device:
+        return self.scored.device
+
+    @property
+    def num_texts(self) -> int:
+        return self.scored.shape[1]
 
     def blocks_of_images(self, start: int) -> list[slice]:
         rest = blocks(self.share.stop - start, self.tile[0])
         return [slice(start + rows.start, start + rows.stop) for rows in rest]
 
-    def scores(self, rows: slice, columns: slice) -> Tensor:
-        """[images, texts] of one tile, in memory that will serve again."""
+
+@dataclass(frozen=True, eq=False)
+class _Products:
+    """Scores that are inner products, in memory that serves again for every tile."""
+
+    images: Tensor
+    texts: Tensor
+    memory: Iterator[Tensor]
+    """For a tile each: the same one again, or two in turn, one written while the other is read."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return len(self.images), len(self.texts)
+
+    @property
+    def device(self) -> torch.device:
+        return self.images.device
+
+    def tile(self, rows: slice, columns: slice) -> Tensor:
         shape = (rows.stop - rows.start, columns.stop - columns.start)
         scores = next(self.memory)[: shape[0] * shape[1]].view(shape)
         left, right = self.images[rows], self.texts[columns].t()
@@ -111,27 +134,38 @@ class _Work:
 
 
 def _prepare(
-    embeddings: Embeddings,
+    found: Found,
     lengths: tuple[int, int],
     device: torch.device | None,
     precision: Precision,
     tile: Tile | None,
 ) -> _Work:
-    device = device or embeddings.images.device
-    own = own_positives(embeddings, device)
+    device = device or (found.images.device if isinstance(found, Embeddings) else found.device)
+    own = own_positives(found, device)
     check_enough(own, *lengths)
-    tile = tile or (tile_size(device) if device.type == "cuda" else CPU_TILE)
+    products = isinstance(found, Embeddings)
+    tile = tile or (tile_size(device) if products and device.type == "cuda" else CPU_TILE)
     _check_options(device, precision, tile)
-    tile = (min(tile[0], len(embeddings.images)), min(tile[1], len(embeddings.texts)))
-    dtype = getattr(torch, precision)
-    num_tiles = 2 if can_collect(device) else 1
+    tile = (min(tile[0], own.num_queries), min(tile[1], own.num_candidates))
     return _Work(
-        images=embeddings.images.to(device, dtype),
-        texts=embeddings.texts.to(device, dtype),
+        scored=_products(found, device, precision, tile)
+        if isinstance(found, Embeddings)
+        else found.scores(),
         own=OwnPairs(own, tile),
         lengths=lengths,
         tile=tile,
-        share=_share(len(embeddings.images), tile[0]),
+        share=_share(own.num_queries, tile[0]),
+    )
+
+
+def _products(
+    embeddings: Embeddings, device: torch.device, precision: Precision, tile: Tile
+) -> _Products:
+    dtype = getattr(torch, precision)
+    num_tiles = 2 if can_collect(device) else 1
+    return _Products(
+        images=embeddings.images.to(device, dtype),
+        texts=embeddings.texts.to(device, dtype),
         memory=cycle(torch.empty(num_tiles, tile[0] * tile[1], device=device).unbind()),
     )
 
@@ -154,7 +188,9 @@ def _share(num_images: int, height: int) -> slice:
 def _fingerprint(work: _Work) -> str:
     share = (work.share.start, work.share.stop)
     settings = {"lengths": work.lengths, "tile": work.tile, "share": share}
-    return fingerprint((work.images, work.texts, work.own.places, work.own.texts), settings)
+    scored = work.scored
+    sides = (scored.images, scored.texts if isinstance(scored, _Products) else scored.words)
+    return fingerprint((*sides, work.own.places, work.own.texts), settings)
 
 
 # --- one block of images against all texts -------------------------------------------------------
@@ -190,22 +226,22 @@ class _Found:
 
 
 def _start(work: _Work) -> _Found:
-    device, start = work.images.device, work.share.start
+    device, start = work.device, work.share.start
     shape = (work.share.stop - start, work.lengths[0])
     return _Found(
         next_image=start,
         texts_of_image=torch.empty(shape, dtype=torch.int32),
         text_scores=torch.empty(shape, dtype=torch.float16),
-        of_texts=running_top(len(work.texts), work.lengths[1], device, start),
-        positive_scores=torch.full((len(work.texts),), -torch.inf, device=device),
+        of_texts=running_top(work.num_texts, work.lengths[1], device, start),
+        positive_scores=torch.full((work.num_texts,), -torch.inf, device=device),
     )
 
 
 def _mine_block(work: _Work, rows: slice, found: _Found) -> None:
     num_rows = rows.stop - rows.start
-    of_images = running_top(num_rows, work.lengths[0], work.images.device)
-    for columns in blocks(len(work.texts), work.tile[1]):
-        tile = work.scores(rows, columns)
+    of_images = running_top(num_rows, work.lengths[0], work.device)
+    for columns in blocks(work.num_texts, work.tile[1]):
+        tile = work.scored.tile(rows, columns)
         work.own.take_out(tile, rows, columns, found.positive_scores)
         of_images.take(slice(0, num_rows), tile, columns.start)
         found.of_texts.take(columns, tile.t(), rows.start)

@@ -6,7 +6,7 @@ import importlib
 import pkgutil
 from typing import Any
 
-from gradspace.models.contract import RetrievalModel
+from gradspace.models.contract import PairScorer, RetrievalModel
 from gradspace.models.inputs import ImageInput, TextInput
 from gradspace.models.registry import MODELS, ModelInfo, model
 from gradspace.parameters import checked, suggestion
@@ -14,6 +14,7 @@ from gradspace.parameters import checked, suggestion
 __all__ = [
     "ImageInput",
     "ModelInfo",
+    "PairScorer",
     "RetrievalModel",
     "TextInput",
     "build_model",

@@ -1,4 +1,4 @@
-"""What a model is: images and texts in, unit vectors of one space out."""
+"""What a model is: images and texts in, unit vectors of one space or scores of pairs out."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from torch import Tensor, nn
 
 from gradspace.models.backbones import Backbone
 from gradspace.models.pretrained import Pretrained
+
+PAIRS_AT_ONCE = 256
+"""That are scored in one go where they come one by one."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +90,57 @@ class RetrievalModel(nn.Module, ABC):
         return list(groups.values())
 
 
+class PairScorer(RetrievalModel):
+    """Scores pairs from the parts of an image and the parts of a text; it has no embeddings.
+
+    The parts depend on their own side alone, so that they are computed once for every image and
+    every text, and only the score for every pair. `forward` hands over the parts of both sides. A
+    score depends on nothing but its pair: not on the batch, and not on the padding.
+    """
+
+    @abstractmethod
+    def parts_of_images(self, images: Tensor) -> Tensor:
+        """[n, regions, width], from what `embed_images` takes."""
+
+    @abstractmethod
+    def parts_of_texts(self, tokens: Tensor, lengths: Tensor) -> Tensor:
+        """[m, words, width], from what `embed_texts` takes; zeros after the last word."""
+
+    @abstractmethod
+    def score_pairs(self, images: Tensor, texts: Tensor, lengths: Tensor) -> Tensor:
+        """[p], at least float32: of image i with text i, given their parts and lengths [p]."""
+
+    def score(self, images: Tensor, texts: Tensor, lengths: Tensor) -> Tensor:
+        """[n, m], at least float32: of every image with every text, given their parts.
+
+        One that can share work between the pairs of a block says how; this goes pair by pair.
+        """
+        pair = torch.arange(len(images) * len(texts))
+        scores = [
+            self.score_pairs(
+                images[p // len(texts)], texts[p % len(texts)], lengths[p % len(texts)]
+            )
+            for p in torch.split(pair, PAIRS_AT_ONCE)
+        ]
+        return torch.cat(scores).view(len(images), len(texts))
+
+    def forward(
+        self, images: Tensor, tokens: Tensor, lengths: Tensor, image_of_text: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """The parts of both sides in one call."""
+        return self.parts_of_images(images), self.parts_of_texts(tokens, lengths)
+
+    def embed_images(self, images: Tensor) -> Tensor:
+        raise ValueError(self._no_embeddings)
+
+    def embed_texts(self, tokens: Tensor, lengths: Tensor) -> Tensor:
+        raise ValueError(self._no_embeddings)
+
+    @property
+    def _no_embeddings(self) -> str:
+        return f"{self.name} scores pairs and has no embeddings: use a model that embeds, as vse++"
+
+
 def unit(vectors: Tensor) -> Tensor:
     """Length 1 along the last dimension, in float32 or better."""
     if vectors.dtype in (torch.bfloat16, torch.float16):
@@ -95,7 +149,7 @@ def unit(vectors: Tensor) -> Tensor:
 
 
 def xavier_linear(width_in: int, width_out: int) -> nn.Linear:
-    """A fully connected layer, Xavier-uniform weights and no bias at first (all three papers)."""
+    """A fully connected layer, Xavier-uniform weights and no bias at first (all papers)."""
     layer = nn.Linear(width_in, width_out)
     nn.init.xavier_uniform_(layer.weight)
     nn.init.zeros_(layer.bias)

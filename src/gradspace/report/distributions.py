@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from gradspace.analysis.run_analysis import EDGES
+from gradspace.analysis.run_analysis import edges
 from gradspace.comparison.entries import Group
 from gradspace.comparison.metrics import CROSS
 from gradspace.report.curves import TOGETHER, Looks
@@ -35,7 +35,8 @@ def score_plots(drawer: Drawer, group: Group) -> list[Plot]:
     }
     if not found:
         return []
-    middles = (EDGES[:-1] + EDGES[1:]) / 2
+    limits = edges(len(next(iter(found.values()))[0]))
+    middles = (limits[:-1] + limits[1:]) / 2
     used = np.sum([p + n for p, n in found.values()], axis=0) > 1e-3
     low, high = middles[used].min() - 0.06, middles[used].max() + 0.06
     plots = []
@@ -58,8 +59,9 @@ def _density(counts: Sequence[Sequence[int]]) -> Floats:
 
 
 def _draw_histogram(axes: Axes, shares: Floats, role: str, line: str) -> None:
-    axes.stairs(100 * shares, EDGES, fill=True, color=ink(role), alpha=0.2)
-    axes.stairs(100 * shares, EDGES, color=ink(role), linewidth=1.6, linestyle=line)
+    limits = edges(len(shares))
+    axes.stairs(100 * shares, limits, fill=True, color=ink(role), alpha=0.2)
+    axes.stairs(100 * shares, limits, color=ink(role), linewidth=1.6, linestyle=line)
 
 
 # --- cross-retrieval ranks ----------------------------------------------------------------------

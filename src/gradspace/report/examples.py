@@ -12,10 +12,10 @@ from gradspace.comparison.entries import Entry, Group
 from gradspace.comparison.metrics import ARROWS
 from gradspace.data.dataset import Dataset, Split, digest
 from gradspace.data.open import open_recipe
-from gradspace.embedding import Embeddings, embed_split
 from gradspace.report.flips import OUTCOMES, choose_queries, outcome_of, queries_by_outcome
 from gradspace.report.retrieval import Retrieved, retrieve
 from gradspace.report.thumbnails import Thumbnails
+from gradspace.scoring import Found, represent_split
 from gradspace.system import load_system
 
 
@@ -136,8 +136,8 @@ class ExampleMaker:
             )
         return split
 
-    def _embed(self, side: Entry, split: Split) -> Embeddings:
-        return embed_split(load_system(side.run.folder, self.device), split)
+    def _embed(self, side: Entry, split: Split) -> Found:
+        return represent_split(load_system(side.run.folder, self.device), split)
 
     def _example(
         self,
@@ -145,7 +145,7 @@ class ExampleMaker:
         query: int,
         sides: Sequence[Entry],
         split: Split,
-        embedded: Sequence[Embeddings],
+        embedded: Sequence[Found],
     ) -> Example:
         data = sides[0].results
         found = [retrieve(e, way, query, folds=data.folds) for e in embedded]

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gradspace.embedding import Embeddings
+from gradspace.scoring import Found
 
 NUM_SHOWN = 5
 
@@ -28,7 +28,7 @@ class Retrieved:
 
 
 def retrieve(
-    found: Embeddings, way: str, query: int, *, folds: int = 1, num: int = NUM_SHOWN
+    found: Found, way: str, query: int, *, folds: int = 1, num: int = NUM_SHOWN
 ) -> Retrieved:
     """Rank the candidates of an image ("i2t") or a caption ("t2i") within its fold.
 
@@ -43,11 +43,11 @@ def retrieve(
         inside = (image_of_text >= first) & (image_of_text < first + fold_size)
         candidates = np.flatnonzero(inside)
         right = image_of_text[candidates] == image
-        scores = _scores(found.images[query], found.texts, candidates)
+        scores = _scores(found, np.array([query]), candidates)
     else:
         candidates = np.arange(first, first + fold_size)
         right = candidates == image
-        scores = _scores(found.texts[query], found.images, candidates)
+        scores = _scores(found, candidates, np.array([query]))
     order = np.lexsort((candidates, right, -scores))[:num]
     best = scores[right].max(initial=-np.inf)
     return Retrieved(
@@ -58,7 +58,8 @@ def retrieve(
 
 
 def _scores(
-    query: torch.Tensor, vectors: torch.Tensor, candidates: NDArray[np.int64]
+    found: Found, images: NDArray[np.int64], texts: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    chosen = vectors[torch.from_numpy(candidates).to(vectors.device)]
-    return np.asarray((chosen @ query).double().cpu().numpy())
+    """Of one image with texts, or of one text with images."""
+    scores = found.block(torch.from_numpy(images), torch.from_numpy(texts))
+    return np.asarray(scores.flatten().double().cpu().numpy())

@@ -29,7 +29,11 @@ BLUE = (0.11, 0.42, 0.69)
 LEVELS = 48
 """Of opacity: more are not seen and take space."""
 
+HIGHEST_COSINE = 1.001
+"""With rounding; models that score pairs go beyond."""
+
 Triplets = Sequence[Sequence[float]]
+Limits = tuple[float, float]
 
 
 def triplet_plots(drawer: Drawer, history: History, group: Group) -> list[Plot]:
@@ -39,8 +43,10 @@ def triplet_plots(drawer: Drawer, history: History, group: Group) -> list[Plot]:
     everything = [pair for both in triplets.values() for part in both for pair in part]
     far = sum(min(pair) < -0.5 for pair in everything)
     low = -1.0 if far > 0.01 * len(everything) else -0.5
+    beyond = any(max(pair) > HIGHEST_COSINE for pair in everything)
+    limits = (low, 2.0 if beyond else 1.0)
     return [
-        _plot(drawer, name, build_objective(entry.run.recipe()), *triplets[name], low)
+        _plot(drawer, name, build_objective(entry.run.recipe()), *triplets[name], limits)
         for name, entry in first.items()
     ]
 
@@ -60,16 +66,22 @@ def _thinned(triplets: Triplets, most: int) -> Triplets:
 
 
 def _plot(
-    drawer: Drawer, name: str, objective: Objective, early: Triplets, late: Triplets, low: float
+    drawer: Drawer,
+    name: str,
+    objective: Objective,
+    early: Triplets,
+    late: Triplets,
+    limits: Limits,
 ) -> Plot:
+    low, high = limits
     with drawer.axes(3.3, 3.25) as axes:
-        least, most = _draw_surface(axes, objective, low)
-        arm = 0.011 * (1 - low)
+        least, most = _draw_surface(axes, objective, limits)
+        arm = 0.011 * (high - low)
         crosses(axes, *_columns(early), arm, edgecolor=ink("ink"), linewidth=1, zorder=3)
         dots(axes, *_columns(late), edgecolor=ink("card"), linewidth=3.8, zorder=3)
         dots(axes, *_columns(late), edgecolor=ink("late"), linewidth=2.6, zorder=3)
-        ticks = np.arange(low, 1.1, 0.5)
-        axes.set(xlim=(low, 1), ylim=(low, 1), xticks=ticks, yticks=ticks)
+        ticks = np.arange(low, high + 0.1, 0.5)
+        axes.set(xlim=limits, ylim=limits, xticks=ticks, yticks=ticks)
         axes.set(xlabel="score of the positive", ylabel="score of the hardest negative")
         kind = "triplet weight T" if isinstance(objective, Goal) else "weight of the negative"
         least = least if least > most / 1000 else 0
@@ -79,21 +91,21 @@ def _plot(
         return Plot(name, svg, name, told)
 
 
-def _draw_surface(axes: Axes, objective: Objective, low: float) -> tuple[float, float]:
+def _draw_surface(axes: Axes, objective: Objective, limits: Limits) -> tuple[float, float]:
     """Returns the least and the greatest weight."""
-    s = torch.linspace(low, 1, SIDE, dtype=torch.float64)
+    s = torch.linspace(*limits, SIDE, dtype=torch.float64)
     p, n = torch.meshgrid(s, s, indexing="xy")
     weight = triplet_surface(objective, p, n).numpy()
     least, most = float(weight.min()), float(weight.max())
     share = (weight - least) / ((most - least) or 1)
     opacity = 0.05 + 0.6 * np.round(share * LEVELS) / LEVELS
     pixels = np.dstack([np.full_like(share, part) for part in BLUE] + [opacity])
-    axes.imshow(pixels, origin="lower", extent=(low, 1, low, 1), interpolation="none")
+    axes.imshow(pixels, origin="lower", extent=(*limits, *limits), interpolation="none")
     if most > least:
         parts = (0.5,) if len(np.unique(weight)) == 2 else (0.1, 0.3, 0.5, 0.7, 0.9)
         levels = [least + (most - least) * part for part in parts]
         axes.contour(s, s, weight, levels=levels, colors=ink("ink"), linewidths=0.6, alpha=0.45)
-    axes.plot((low, 1), (low, 1), color=ink("ink"), linestyle=":", linewidth=0.9)
+    axes.plot(limits, limits, color=ink("ink"), linestyle=":", linewidth=0.9)
     axes.grid(visible=False)
     return least, most
 

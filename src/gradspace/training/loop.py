@@ -31,22 +31,27 @@ from gradspace.data.captions import EncodedCaptions
 from gradspace.data.dataset import Dataset, Split
 from gradspace.data.loader import Loader
 from gradspace.data.order import Plan
-from gradspace.embedding import embed_split
 from gradspace.loss import RetrievalLoss
 from gradspace.metrics import RetrievalReport, retrieval_report
-from gradspace.models import RetrievalModel
+from gradspace.models import PairScorer, RetrievalModel
 from gradspace.recipes import Recipe, build_objective
 from gradspace.runs import Run, tensorboard_events
+from gradspace.scoring import represent_split
 from gradspace.system import System
 from gradspace.training.caching import Embedded, Outcome, backward, cached_backward
 from gradspace.training.health import CollapseWatch, TrainingError, check_gradient, not_finite
 from gradspace.training.monitor import Monitor
+from gradspace.training.pair_batches import ScoredBatch, all_parts, check_processes, score_batch
 from gradspace.training.readings import Readings
 from gradspace.training.schedule import learning_rate, stage_of, stages
 from gradspace.training.second_round import Mined, is_due, mine_run, open_mined, split_extended
 from gradspace.training.stopping import Stopping, stop_signals
 from gradspace.training.temperature import current_objective, with_learned_scale
-from gradspace.training.tracking import contributions, offline_contributions
+from gradspace.training.tracking import (
+    contributions,
+    contributions_of_scores,
+    offline_contributions,
+)
 
 OPTIMIZERS: dict[str, type[Optimizer]] = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
 CHECK_EVERY = 10
@@ -73,6 +78,7 @@ def train(recipe: Recipe, dataset: Dataset, system: System, run: Run, monitor: M
     Of several processes (`processes.group`) all call this, each with its own part of every batch:
     their weights stay the same, and the first one writes the run.
     """
+    check_processes(system.model)
     _draw_differently(recipe.seed)
     trainer = Trainer(recipe, dataset, system, run, monitor)
     if run.last.exists():
@@ -233,8 +239,7 @@ class Trainer:
             processes.average([outcome.extra])
             value = value + outcome.extra
         if step % CHECK_EVERY == 0:
-            images = processes.gather_rows(outcome.images)
-            self.collapse.check(images, processes.gather_rows(outcome.texts), step)
+            self._look_for_collapse(outcome, batch)
         norm = None
         if (self.progress.batch + 1) % training.accumulate == 0:
             norm = self._update(value)
@@ -242,6 +247,13 @@ class Trainer:
                 self._track(outcome, batch, value, norm)
         self.readings.add(step, value, norm)
         return value
+
+    def _look_for_collapse(self, outcome: Outcome, batch: Batch) -> None:
+        images, texts = outcome.images, outcome.texts
+        if isinstance(self.system.model, PairScorer):
+            images, texts = all_parts(images, texts, batch.lengths)
+        images, texts = processes.gather_rows(images), processes.gather_rows(texts)
+        self.collapse.check(images, texts, self.progress.step)
 
     def _backward(self, batch: Batch) -> Outcome:
         """Add the gradient of a batch to the parameters', in parts where the recipe says so."""
@@ -274,6 +286,20 @@ class Trainer:
         return Embedded(images, texts, extra)
 
     def _loss_of(self, batch: Batch, images: Tensor, texts: Tensor) -> Tensor:
+        try:
+            if isinstance(self.system.model, PairScorer):
+                found = self._scored(self.system.model, batch, images, texts)
+                return self.loss.of_scores(
+                    found.scores, found.image_ids, found.text_ids, found.mined
+                )
+            return self._loss_of_embeddings(batch, images, texts)
+        except ValueError as error:
+            raise TrainingError(
+                f"{error} at step {self.progress.step}: the weights have overflowed; "
+                "lower training.learning_rate"
+            ) from error
+
+    def _loss_of_embeddings(self, batch: Batch, images: Tensor, texts: Tensor) -> Tensor:
         image_ids, text_ids, offline = batch.image_ids, batch.text_ids, None
         learned = self.system.model.learned_scale()
         images, texts = with_learned_scale(self.loss.objective, images, texts, learned)
@@ -281,14 +307,15 @@ class Trainer:
             ids = image_ids.to(images.device)
             (images, texts, image_ids), offline = split_extended(images, texts, ids)
             text_ids = image_ids
-        try:
-            value: Tensor = self.loss(images, texts, image_ids, text_ids, offline)
-        except ValueError as error:
-            raise TrainingError(
-                f"{error} at step {self.progress.step}: the weights have overflowed; "
-                "lower training.learning_rate"
-            ) from error
+        value: Tensor = self.loss(images, texts, image_ids, text_ids, offline)
         return value
+
+    def _scored(
+        self, scorer: PairScorer, batch: Batch, images: Tensor, texts: Tensor
+    ) -> ScoredBatch:
+        extended = self.mined is not None
+        with self.system.autocast(self.recipe.training.precision):
+            return score_batch(scorer, self.loss.objective, batch, images, texts, extended=extended)
 
     def _scale(self, value: Tensor) -> Tensor:
         """For batches that share a step, and for the small numbers of float16."""
@@ -316,6 +343,26 @@ class Trainer:
 
     def _track(self, outcome: Outcome, batch: Batch, value: Tensor, norm: Tensor) -> None:
         """Log what contributes to the gradient, in both directions, and how large it is."""
+        found = self._contributions(outcome, batch)
+        self._log(
+            kind="step",
+            step=self.progress.step,
+            epoch=self.progress.epoch,
+            loss=float(value),
+            gradient=float(norm),
+            learning_rate=learning_rate(self.recipe, self.progress.epoch, self.progress.step - 1),
+            **found,
+        )
+
+    @torch.no_grad()
+    def _contributions(self, outcome: Outcome, batch: Batch) -> dict[str, Any]:
+        """Of the batch of all processes; nothing in those that do not log."""
+        scorer = self.system.model
+        if isinstance(scorer, PairScorer):
+            scorer.eval()  # nothing is drawn here: a run is the same however often it is looked at
+            found = self._scored(scorer, batch, outcome.images, outcome.texts)
+            scorer.train()
+            return contributions_of_scores(self.loss.objective, found)
         ids = batch.image_ids.to(self.system.device), batch.text_ids.to(self.system.device)
         objective = current_objective(self.loss.objective, self.system.model.learned_scale())
         parts: tuple[Tensor, ...] = (outcome.images, outcome.texts, *ids)
@@ -326,17 +373,8 @@ class Trainer:
             parts = (*own, own[2])
         everything = [processes.gather_rows(part) for part in parts]
         if not processes.is_first():
-            return
-        self._log(
-            kind="step",
-            step=self.progress.step,
-            epoch=self.progress.epoch,
-            loss=float(value),
-            gradient=float(norm),
-            learning_rate=learning_rate(self.recipe, self.progress.epoch, self.progress.step - 1),
-            **contributions(objective, *everything),
-            **of_mined,
-        )
+            return {}
+        return contributions(objective, *everything) | of_mined
 
     def _log(self, **values: Any) -> None:
         if processes.is_first():
@@ -376,8 +414,8 @@ class Trainer:
         system = self._evaluated_system()
         # BatchNorm statistics are of a process's own parts: those of the first are what is saved.
         processes.copy_from_first(system.model.buffers())
-        embeddings = embed_split(system, dev)
-        return retrieval_report(embeddings.scores(), embeddings.positives())
+        found = represent_split(system, dev)
+        return retrieval_report(found.scores(), found.positives())
 
     def _evaluated_system(self) -> System:
         """With the average weights, where the run keeps them."""

@@ -18,13 +18,14 @@ from torch import Tensor
 from gradspace import processes
 from gradspace.data.dataset import Dataset, Split
 from gradspace.data.order import Plan
-from gradspace.embedding import Progress, embed_split
+from gradspace.embedding import Progress
 from gradspace.mining.lists import MinedLists, load_lists
 from gradspace.mining.mine import mine_to_file
 from gradspace.mining.sampling import Sampling, draw_offline
 from gradspace.offline import Offline
 from gradspace.recipes import OfflineRecipe
 from gradspace.runs import Run
+from gradspace.scoring import represent_split
 from gradspace.system import System
 
 
@@ -102,7 +103,7 @@ def mine_run(
     train = dataset.splits["train"]
     return mine_to_file(
         out,
-        embed_split(system, train),
+        represent_split(system, train),
         top_texts=top_texts,
         top_images=top_images,
         source={"dataset": dataset.name, "split": "train", **source},

@@ -10,11 +10,12 @@ from torch import Tensor
 
 from gradspace.analysis.cocos import cocos
 from gradspace.analysis.diagrams import some_triplets
-from gradspace.analysis.offline import offline_cocos
+from gradspace.analysis.offline import OfflineCocos, offline_cocos, offline_cocos_of_scores
 from gradspace.analysis.score_file import SavedScores
 from gradspace.objectives import Objective
 from gradspace.offline import Offline
-from gradspace.positives import match_ids
+from gradspace.positives import Positives, match_ids
+from gradspace.training.pair_batches import ScoredBatch
 
 MOST_IMAGES = 1024
 """Of a larger batch only so many are looked at, the first ones, with the texts that belong to them:
@@ -34,7 +35,21 @@ def contributions(
         theirs = torch.isin(text_ids, image_ids)
         texts, text_ids = texts[theirs], text_ids[theirs]
     scores = images.float() @ texts.float().t()
-    positives = match_ids(image_ids, text_ids)
+    return _contributions(objective, scores, match_ids(image_ids, text_ids))
+
+
+@torch.no_grad()
+def contributions_of_scores(objective: Objective, batch: ScoredBatch) -> dict[str, Any]:
+    """The same for a model that scores pairs, with what was mined for the batch."""
+    ids = batch.image_ids.to(batch.scores.device)
+    positives = match_ids(ids, batch.text_ids)
+    found = _contributions(objective, batch.scores, positives)
+    if batch.mined is None:
+        return found
+    return found | _both_ways(offline_cocos_of_scores(objective, batch.scores, ids, batch.mined))
+
+
+def _contributions(objective: Objective, scores: Tensor, positives: Positives) -> dict[str, Any]:
     return {
         "image_to_text": asdict(cocos(objective, scores, positives)),
         "text_to_image": asdict(cocos(objective, scores.t(), positives.transpose())),
@@ -47,8 +62,13 @@ def offline_contributions(
     objective: Objective, images: Tensor, texts: Tensor, ids: Tensor, offline: Offline
 ) -> dict[str, Any]:
     """COCOS of what was mined for the pairs of this process."""
-    found = offline_cocos(
-        objective, images.float(), texts.float(), ids, offline.each(lambda part: part.float())
+    return _both_ways(
+        offline_cocos(
+            objective, images.float(), texts.float(), ids, offline.each(lambda part: part.float())
+        )
     )
+
+
+def _both_ways(found: tuple[OfflineCocos, OfflineCocos]) -> dict[str, Any]:
     ways = ("image_to_text", "text_to_image")
     return {"offline": {way: asdict(counts) for way, counts in zip(ways, found, strict=True)}}
