@@ -12,7 +12,8 @@ from gradspace.data.batches import image_batches, text_batches
 from gradspace.data.dataset import Split
 from gradspace.embedding import BATCH, Embeddings, Progress, average_similarity, embed_split
 from gradspace.execution.tiles import EmbeddingScores, MatrixScores, PairScores
-from gradspace.models import PairScorer
+from gradspace.execution.two_stage import TwoStageScores
+from gradspace.models import PairScorer, Reranker
 from gradspace.models.pooling import length_mask
 from gradspace.positives import Positives, match_ids
 from gradspace.system import System
@@ -22,7 +23,7 @@ from gradspace.system import System
 class Parts:
     """The parts of images and texts with their ids, and the model that scores them."""
 
-    scorer: PairScorer
+    scorer: Reranker
     images: Tensor
     """[images, regions, width]"""
     words: Tensor
@@ -70,10 +71,35 @@ def represent_split(
     return embed_split(system, split, progress)
 
 
+def rerank_split(
+    system: System,
+    split: Split,
+    found: Embeddings,
+    top: int,
+    progress: Progress | None = None,
+    *,
+    proposal_weight: float | None = None,
+    store: torch.device | None = None,
+) -> TwoStageScores:
+    """The `top` candidates of every query by the embeddings of a split, in the order of a model.
+
+    `proposal_weight` is what the embeddings' scores count beside the model's own, by default what
+    the model says: 0 goes by the scores of pairs alone.
+    """
+    if not isinstance(system.model, Reranker):
+        raise ValueError(
+            f"{system.model.name} embeds and scores no pairs: re-ranking needs a model that does "
+            "both, as fusion"
+        )
+    parts = _parts_of_split(system, system.model, split, None, store or system.device)
+    weight = system.model.proposal_weight if proposal_weight is None else proposal_weight
+    return TwoStageScores(found.scores(), parts.scores(progress), top, weight)
+
+
 @torch.no_grad()
 def _parts_of_split(
     system: System,
-    scorer: PairScorer,
+    scorer: Reranker,
     split: Split,
     progress: Progress | None,
     store: torch.device,

@@ -18,6 +18,7 @@ from gradspace.data.pixels import CentreCrop, RandomCrop
 from gradspace.data.vocabulary import Vocabulary
 from gradspace.models import ImageInput, RetrievalModel, TextInput, build_model, model_info
 from gradspace.models.backbones import Backbone
+from gradspace.models.blip import Blip, is_blip
 from gradspace.models.dual import DualEncoder
 from gradspace.models.dual_network import dual_tokenizer
 from gradspace.models.image_processor import ImageProcessor
@@ -83,9 +84,9 @@ def _start_from(folder: Path, system: System) -> None:
 
 
 def load_system(folder: Path, device: torch.device | None = None) -> System:
-    """The best weights of a run, or a pretrained dual encoder as it is, ready to embed."""
+    """The best weights of a run, or a pretrained model as it is, ready to embed."""
     if is_pretrained(folder):
-        return pretrained_system(str(folder), device or default_device())
+        return pretrained_system(folder, device or default_device())
     run = open_run(folder)
     if not run.best.exists():
         raise ValueError(f"{folder} has no best.safetensors yet: train it for at least one epoch")
@@ -106,8 +107,12 @@ def is_pretrained(place: Path) -> bool:
     return len(place.parts) == 2 and not place.is_absolute() and not place.parent.is_dir()
 
 
-def pretrained_system(name: str, device: torch.device) -> System:
-    """CLIP, SigLIP ... from a folder or the hub, without any training."""
+def pretrained_system(place: Path, device: torch.device) -> System:
+    """CLIP, SigLIP, BLIP ... from a folder, or the hub, without any training."""
+    if is_blip(place):
+        encode, crop = Tokenizer(place).encode, ImageProcessor(place)
+        return System(Blip(place).to(device).eval(), encode, device, crop=crop)
+    name = str(place)
     recipe = make_recipe({"model": {"name": "dual", "pretrained": name}})
     inputs = ImageInput(backbone=name), TextInput(encoder=name, fine_tune=False)
     system = _assemble(recipe, *inputs, dual_tokenizer(name).encode, device)

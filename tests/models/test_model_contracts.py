@@ -107,12 +107,13 @@ def loss_of(
     with torch.autocast("cpu", torch.bfloat16, enabled=half):
         images, texts = model(*batch)
         assert images.dtype == texts.dtype == torch.float32
-        if isinstance(model, PairScorer):
-            scores = model.score(images, texts, batch[2])
-            assert scores.dtype == torch.float32
-            return gs.RetrievalLoss(objective).of_scores(scores)
-        value: Tensor = gs.RetrievalLoss(objective)(images, texts)
-        return value
+        if not isinstance(model, PairScorer):
+            extra = model.extra_loss()
+            value: Tensor = gs.RetrievalLoss(objective)(images, texts)
+            return value if extra is None else value + extra
+        scores = model.score(images, texts, batch[2])
+        assert scores.dtype == torch.float32
+        return gs.RetrievalLoss(objective).of_scores(scores)
 
 
 def test_embeddings_are_unit_vectors_of_one_width(
@@ -219,6 +220,7 @@ def test_can_be_copied_after_a_training_step(
 ) -> None:
     """As an average of weights does it."""
     sum(part.sum() for part in model(*batch)).backward()
+    model.extra_loss()  # what it hands over holds a graph
     copied = copy.deepcopy(model).eval()
     assert torch.equal(copied(*batch)[0], model.eval()(*batch)[0])
 

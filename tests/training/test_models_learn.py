@@ -31,6 +31,7 @@ SMALL = {
     "text-dual": {"width": 128, "word_width": 64},
     "scan": {"width": 64, "word_width": 32},
     "bfan": {"width": 64, "word_width": 32},
+    "fusion": {"width": 64, "word_width": 64, "num_fusion_layers": 1},
 }
 
 

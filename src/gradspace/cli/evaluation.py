@@ -38,7 +38,7 @@ from gradspace.metrics import retrieval_report
 from gradspace.metrics.eccv import eccv_caption_report
 from gradspace.recipes import DataRecipe
 from gradspace.runs import open_run
-from gradspace.scoring import Found, Parts, mean_scores, represent_split
+from gradspace.scoring import Found, Parts, mean_scores, represent_split, rerank_split
 from gradspace.system import System, is_pretrained, load_system
 
 Runs = Annotated[
@@ -73,12 +73,22 @@ def evaluate(
         typer.Option(metavar="RUN", help="A run that embeds: RUN scores only its best candidates."),
     ] = None,
     top: Annotated[int, typer.Option(min=1, help="How many it proposes to each query.")] = 100,
+    rerank: Annotated[
+        int | None,
+        typer.Option(min=1, help="RUN embeds and scores pairs: it orders so many of its own."),
+    ] = None,
+    proposal_weight: Annotated[
+        float | None,
+        typer.Option(help="Of the embeddings' scores in --rerank; fusion: 1 / temperature."),
+    ] = None,
     device: Device = None,
     as_json: AsJson = False,
 ) -> None:
     """Retrieval metrics of a run, both ways; of several runs by the mean of their scores."""
     with process_group():
         chosen = _open_split(runs[0], data, split)
+        if propose and rerank:
+            raise ValueError("give --propose or --rerank, not both: the run proposes for itself")
         folders = [*runs, propose] if propose else runs
         members = [
             _represent(folder, _open_split(folder, data, split), device) for folder in folders
@@ -90,11 +100,18 @@ def evaluate(
             return
         what = f"the mean of {len(runs)} runs" if len(runs) > 1 else str(runs[0])
         what += f", the best {top} of {propose}," if propose else ""
+        what += f", its best {rerank} re-ranked," if rerank else ""
         title = f"{what} on {split}" + (f", mean of {folds} folds" if folds > 1 else "")
         with progress_bar("scoring") as progress:
             scores: Scores | TwoStageScores
             if propose:
                 scores = _two_stage(members, folders, top, progress, eccv)
+            elif rerank:
+                system = load_system(runs[0], torch_device(device))
+                found = _own_proposals(members, runs[0], eccv)
+                scores = rerank_split(
+                    system, chosen, found, rerank, progress, proposal_weight=proposal_weight
+                )
             else:
                 scores = _once(mean_scores(members, progress), folds, eccv)
             _print_report(
@@ -116,6 +133,18 @@ def _two_stage(
     if eccv:
         raise ValueError("--eccv looks at all candidates: leave --propose out")
     return TwoStageScores(proposer.scores(), scorer.scores(progress), top)
+
+
+def _own_proposals(members: list[Found], folder: Path, eccv: bool) -> Embeddings:
+    found, *others = members
+    if others or not isinstance(found, Embeddings):
+        raise ValueError(
+            "--rerank is for one run that embeds and scores pairs, as fusion does; "
+            + (f"got {len(members)} runs" if others else f"{folder} has no embeddings: --propose")
+        )
+    if eccv:
+        raise ValueError("--eccv looks at all candidates: leave --rerank out")
+    return found
 
 
 def _once(scores: Scores, folds: int, eccv: bool) -> Scores:

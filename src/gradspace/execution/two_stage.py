@@ -23,6 +23,8 @@ class TwoStageScores:
     proposed: EmbeddingScores
     scorer: PairScores
     top: int
+    proposal_weight: float = 0.0
+    """What the score of the proposal counts in the order of those that are scored in pairs."""
 
     def __post_init__(self) -> None:
         if self.proposed.shape != self.scorer.shape:
@@ -43,7 +45,8 @@ class TwoStageScores:
 
     def part(self, rows: slice, columns: Tensor) -> TwoStageScores:
         proposed = self.proposed.part(rows, columns.to(self.proposed.device))
-        return TwoStageScores(proposed, self.scorer.part(rows, columns), self.top)
+        scorer = self.scorer.part(rows, columns)
+        return TwoStageScores(proposed, scorer, self.top, self.proposal_weight)
 
     def by_image(self) -> MatrixScores:
         """[images, texts]"""
@@ -62,6 +65,7 @@ class TwoStageScores:
             query = torch.arange(rows.start, rows.stop, device=best.device)[:, None].expand_as(best)
             pair = (best, query) if by_text else (query, best)
             scores = self.scorer.pairs(*(side.flatten() for side in pair)).view_as(best)
+            scores = scores + self.proposal_weight * tile.gather(1, best)
             behind = scores.amin(1, keepdim=True) - 1 - tile.amax(1, keepdim=True)
             found.append((tile + behind).scatter(1, best, scores))
             if self.scorer.progress:

@@ -6,7 +6,7 @@ import importlib
 import pkgutil
 from typing import Any
 
-from gradspace.models.contract import PairScorer, RetrievalModel
+from gradspace.models.contract import PairScorer, Reranker, RetrievalModel
 from gradspace.models.inputs import ImageInput, TextInput
 from gradspace.models.registry import MODELS, ModelInfo, model
 from gradspace.parameters import checked, suggestion
@@ -15,6 +15,7 @@ __all__ = [
     "ImageInput",
     "ModelInfo",
     "PairScorer",
+    "Reranker",
     "RetrievalModel",
     "TextInput",
     "build_model",

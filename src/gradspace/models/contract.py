@@ -45,12 +45,18 @@ class RetrievalModel(nn.Module, ABC):
         """[m, width], from int64 [m, words] padded with 0, and how many of them count, [m]."""
 
     def forward(
-        self, images: Tensor, tokens: Tensor, lengths: Tensor, image_of_text: Tensor | None = None
+        self,
+        images: Tensor,
+        tokens: Tensor,
+        lengths: Tensor,
+        image_of_text: Tensor | None = None,
+        image_ids: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Both embeddings in one call, as data-parallel training needs it.
 
         `image_of_text` [m] says which of the images a text describes (by default the one in its
-        place); only a model with an `extra_loss` looks at it.
+        place), and images with equal `image_ids` [n] are the same one (by default all differ); only
+        a model with an `extra_loss` looks at them.
         """
         return self.embed_images(images), self.embed_texts(tokens, lengths)
 
@@ -90,13 +96,19 @@ class RetrievalModel(nn.Module, ABC):
         return list(groups.values())
 
 
-class PairScorer(RetrievalModel):
-    """Scores pairs from the parts of an image and the parts of a text; it has no embeddings.
+class Reranker(RetrievalModel):
+    """Scores pairs from the parts of an image and the parts of a text.
 
     The parts depend on their own side alone, so that they are computed once for every image and
-    every text, and only the score for every pair. `forward` hands over the parts of both sides. A
-    score depends on nothing but its pair: not on the batch, and not on the padding.
+    every text, and only the score for every pair. A score depends on nothing but its pair: not on
+    the batch, and not on the padding. Where the model also embeds, its embeddings propose
+    candidates, and its scores put them in order.
     """
+
+    @property
+    def proposal_weight(self) -> float:
+        """What the embeddings' score of a pair counts beside its own, where it re-ranks."""
+        return 0.0
 
     @abstractmethod
     def parts_of_images(self, images: Tensor) -> Tensor:
@@ -124,8 +136,17 @@ class PairScorer(RetrievalModel):
         ]
         return torch.cat(scores).view(len(images), len(texts))
 
+
+class PairScorer(Reranker):
+    """Scores pairs and has no embeddings; `forward` hands over the parts of both sides."""
+
     def forward(
-        self, images: Tensor, tokens: Tensor, lengths: Tensor, image_of_text: Tensor | None = None
+        self,
+        images: Tensor,
+        tokens: Tensor,
+        lengths: Tensor,
+        image_of_text: Tensor | None = None,
+        image_ids: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """The parts of both sides in one call."""
         return self.parts_of_images(images), self.parts_of_texts(tokens, lengths)

@@ -23,6 +23,7 @@ class ImageProcessor:
         from transformers import AutoImageProcessor
 
         place = place_of(name)
+        _check_described(Path(place))
         with quietly(), one_sentence(name):
             self._processor: Any = AutoImageProcessor.from_pretrained(
                 place, trust_remote_code=False
@@ -45,6 +46,15 @@ class ImageProcessor:
     def save(self, folder: Path) -> None:
         """Write the file that `ImageProcessor(folder)` reads, beside the network's own."""
         self._processor.save_pretrained(folder)
+
+
+def _check_described(folder: Path) -> None:
+    names = ("preprocessor_config.json", "processor_config.json")
+    if folder.is_dir() and not any((folder / name).is_file() for name in names):
+        raise ValueError(
+            f"{folder} has no {names[0]}: it says how large and how normalised the network wants "
+            "its pixels"
+        )
 
 
 def with_shape(patches: Tensor, shape: Tensor) -> Tensor:

@@ -90,7 +90,7 @@ def load_network(name: str | Path, side: Side, *, pretrained: bool = True) -> An
     if not pretrained:
         return _checked(AutoModel.from_config(config, dtype=torch.float32), name, side)
     place = place_of(name)
-    _refuse_pickles(place)
+    refuse_pickles(place)
     with quietly(), one_sentence(name):
         network, report = AutoModel.from_pretrained(
             place,
@@ -164,7 +164,8 @@ def place_of(name: str | Path) -> str:
     return name
 
 
-def _refuse_pickles(place: str) -> None:
+def refuse_pickles(place: str) -> None:
+    """A ValueError for a folder whose weights could run code when they are loaded."""
     folder = Path(place)
     if folder.is_dir() and not list(folder.glob("*.safetensors")):
         pickles = [file.name for kind in ("bin", "pt", "pth") for file in folder.glob(f"*.{kind}")]

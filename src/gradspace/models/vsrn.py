@@ -73,7 +73,12 @@ class VSRN(RetrievalModel):
         return unit(self.texts.sentence(tokens, lengths))
 
     def forward(
-        self, images: Tensor, tokens: Tensor, lengths: Tensor, image_of_text: Tensor | None = None
+        self,
+        images: Tensor,
+        tokens: Tensor,
+        lengths: Tensor,
+        image_of_text: Tensor | None = None,
+        image_ids: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         regions = self._reason(images)
         self._caption_loss = None

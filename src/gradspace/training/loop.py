@@ -279,6 +279,7 @@ class Trainer:
                 batch.tokens.to(device, non_blocking=True),
                 batch.lengths,  # where packing wants them
                 None if rows is None else rows.to(device),
+                batch.image_ids.to(device, non_blocking=True),
             )
             extra = self.system.model.extra_loss()
         if extra is not None:

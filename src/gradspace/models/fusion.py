@@ -1,0 +1,242 @@
+"""Fusion (ALBEF, X-VLM): two encoders that embed, and layers that look at a pair together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from gradspace.models.contract import Reranker, unit, xavier_linear
+from gradspace.models.fusion_layers import FusionLayers, small_config
+from gradspace.models.inputs import ImageInput, TextInput, image_features
+from gradspace.models.matching import draw_pairs, matching_loss
+from gradspace.models.pooling import length_mask
+from gradspace.models.registry import Count, Share, model
+from gradspace.models.text import GRUEncoder, TextNetwork
+from gradspace.models.xvlm import load_published
+from gradspace.parameters import Flag, NonNegative, Positive
+
+SMALL_LAYERS = 2
+"""Of a fusion over a GRU."""
+
+
+@model(
+    "fusion",
+    source="Zeng et al. 2022",
+    training={
+        "batch_size": 128,
+        "epochs": 10,
+        "optimizer": "adamw",
+        "learning_rate": 3e-5,
+        "weight_decay": 0.01,
+        "decay_epochs": [],
+    },
+)
+class Fusion(Reranker):
+    """An image and a text encoder with embeddings, and cross-attention that scores pairs.
+
+    Regions or the grid of a backbone, with their mean in front: the mean is embedded, all of them
+    are attended to. BERT's lower layers read the text, its class token is embedded, and its upper
+    layers, with cross-attention to the image, are the fusion (`num_fusion_layers`, by default half
+    of them). Without a text encoder a GRU reads the words, its last state is embedded, and two new
+    layers are the fusion. The fusion's first word says whether the pair belongs together: its score
+    is the log of the odds, and `extra_loss` is `itm_weight` times the loss of these, on pairs that
+    are drawn by the embeddings' scores divided by `temperature`.
+
+    The objective of the recipe is the contrastive loss of the papers (ITC). There is no momentum
+    encoder; past embeddings as further negatives are `objective.memory`. The published code learns
+    its temperature and adds 1e-5 to the probabilities of the draw. Re-ranking, it goes by the
+    second of a pair's two scores alone; here it is the second less the first, and the embeddings'
+    score counts too (`proposal_weight`).
+
+    `weights` is a safetensors file of published X-VLM weights, see `gradspace.models.xvlm`.
+    """
+
+    temperature: Tensor
+
+    def __init__(
+        self,
+        image_input: ImageInput,
+        text_input: TextInput,
+        *,
+        width: Count = 256,
+        num_fusion_layers: Count | None = None,
+        itm_weight: NonNegative = 1.0,
+        temperature: Positive = 0.07,
+        word_width: Count = 300,
+        dropout: Share = 0.0,
+        backbone_rate: Positive = 1.0,
+        text_rate: Positive = 1.0,
+        freeze_batch_norm: Flag = True,
+        weights: str | None = None,
+    ) -> None:
+        super().__init__()
+        self.width = width
+        self.itm_weight = itm_weight
+        self.register_buffer("temperature", torch.tensor(temperature))
+        self.images = image_features(
+            image_input,
+            self.name,
+            regions=True,
+            rate=backbone_rate,
+            freeze_batch_norm=freeze_batch_norm,
+        )
+        if text_input.encoder is None:
+            self.texts, self.fusion = _over_words(
+                text_input, self.images.width, width, word_width, dropout, num_fusion_layers
+            )
+        else:
+            self.texts, self.fusion = _over_bert(
+                text_input, self.images.width, text_rate, num_fusion_layers
+            )
+        self.image_projection = xavier_linear(self.images.width, width)
+        self.text_projection = xavier_linear(self.fusion.width, width)
+        self.matching_head = _head(self.fusion.width)
+        self._matching_loss: Tensor | None = None
+        if weights is not None:
+            self._take(Path(weights), image_input, text_input)
+
+    def _take(self, weights: Path, image_input: ImageInput, text_input: TextInput) -> None:
+        """Published weights, but not when a checkpoint will bring others."""
+        if image_input.backbone is None or text_input.encoder is None:
+            raise ValueError(
+                "weights is for a Swin as model.backbone and a BERT as model.text_encoder"
+            )
+        if text_input.pretrained:
+            load_published(self, weights)
+
+    # --- each side ------------------------------------------------------------------------------
+
+    def parts_of_images(self, images: Tensor) -> Tensor:
+        """The mean of the regions, then the regions."""
+        regions = self.images(images)
+        return torch.cat([regions.mean(1, keepdim=True), regions], 1)
+
+    def parts_of_texts(self, tokens: Tensor, lengths: Tensor) -> Tensor:
+        present = length_mask(lengths.to(tokens.device), tokens.shape[1])
+        states: Tensor = self.texts(tokens, lengths)
+        return states.masked_fill(~present[..., None], 0)
+
+    def embed_images(self, images: Tensor) -> Tensor:
+        return self._embed_parts_of_images(self.parts_of_images(images))
+
+    def embed_texts(self, tokens: Tensor, lengths: Tensor) -> Tensor:
+        return self._embed_parts_of_texts(self.parts_of_texts(tokens, lengths), lengths)
+
+    def _embed_parts_of_images(self, regions: Tensor) -> Tensor:
+        return unit(self.image_projection(regions[:, 0]))
+
+    def _embed_parts_of_texts(self, words: Tensor, lengths: Tensor) -> Tensor:
+        """From BERT's class token, or from the state of a GRU after the last word."""
+        if isinstance(self.texts, TextNetwork):
+            return unit(self.text_projection(words[:, 0]))
+        rows = torch.arange(len(words), device=words.device)
+        return unit(self.text_projection(words[rows, lengths.to(words.device) - 1]))
+
+    # --- pairs ----------------------------------------------------------------------------------
+
+    def score_pairs(self, images: Tensor, texts: Tensor, lengths: Tensor) -> Tensor:
+        """[p]: log(P(matched) / P(not matched))."""
+        present = length_mask(lengths.to(texts.device), texts.shape[1])
+        both: Tensor = self.matching_head(self.fusion(texts, present, images)[:, 0])
+        both = both if both.dtype == torch.float64 else both.float()
+        return both[:, 1] - both[:, 0]
+
+    def forward(
+        self,
+        images: Tensor,
+        tokens: Tensor,
+        lengths: Tensor,
+        image_of_text: Tensor | None = None,
+        image_ids: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        regions, words = self.parts_of_images(images), self.parts_of_texts(tokens, lengths)
+        found = self._embed_parts_of_images(regions), self._embed_parts_of_texts(words, lengths)
+        self._matching_loss = None
+        if self.training and self.itm_weight and torch.is_grad_enabled():
+            if image_of_text is None:
+                image_of_text = _by_position(len(regions), len(words), words.device)
+            if image_ids is None:
+                image_ids = torch.arange(len(regions), device=words.device)
+            scores = (found[0] @ found[1].t()).detach()
+            pairs = draw_pairs(scores, image_of_text, image_ids, self.temperature)
+            of_texts = lengths.to(words.device)[pairs.texts]
+            logits = self.score_pairs(regions[pairs.images], words[pairs.texts], of_texts)
+            self._matching_loss = self.itm_weight * matching_loss(logits, pairs)
+        return found
+
+    @property
+    def proposal_weight(self) -> float:
+        """1 / temperature.
+
+        Negatives are drawn by q(text | image), in proportion to p(text) exp(score / temperature),
+        and the best the fusion can learn is log(p(text | image) / q(text | image)): so
+        log(p(text | image) / p(text)), by which texts should be ordered, is what it says plus
+        score / temperature, up to a constant of the image. With a fusion that knows nothing yet the
+        embeddings' order remains.
+        """
+        return 1 / float(self.temperature)
+
+    def extra_loss(self) -> Tensor | None:
+        loss, self._matching_loss = self._matching_loss, None
+        return loss
+
+
+TextSide = tuple[GRUEncoder | TextNetwork, FusionLayers]
+
+
+def _over_words(
+    given: TextInput,
+    image_width: int,
+    width: int,
+    word_width: int,
+    dropout: float,
+    num_layers: int | None,
+) -> TextSide:
+    """A GRU and new layers over its states."""
+    assert given.vocabulary_size is not None
+    texts = GRUEncoder(given.vocabulary_size, width, word_width=word_width, dropout=dropout)
+    config = small_config(width, dropout)
+    return texts, FusionLayers(config, image_width, num_layers or SMALL_LAYERS)
+
+
+def _over_bert(given: TextInput, image_width: int, rate: float, num_layers: int | None) -> TextSide:
+    """A BERT whose upper layers move into the fusion; its configuration still counts them."""
+    assert given.encoder is not None
+    texts = TextNetwork(given.encoder, rate=rate, pretrained=given.pretrained)
+    network = texts.network
+    if network.config.model_type != "bert":
+        raise ValueError(
+            f"fusion takes its layers from a BERT, and the text encoder is a "
+            f"{type(network).__name__}: use a BERT as model.text_encoder"
+        )
+    layers = network.encoder.layer
+    num_layers = num_layers or len(layers) // 2
+    if not 0 < num_layers < len(layers):
+        raise ValueError(
+            f"num_fusion_layers is {num_layers}, and the text encoder has {len(layers)} layers: at "
+            "least one is for the text alone, and one for the fusion"
+        )
+    fusion = FusionLayers(network.config, image_width, num_layers)
+    fusion.take_over(layers[-num_layers:])
+    network.encoder.layer = layers[:-num_layers]
+    texts.fine_tune(given.fine_tune)
+    return texts, fusion
+
+
+def _head(width: int) -> nn.Sequential:
+    """To two scores: not matched, and matched."""
+    hidden = 2 * width
+    return nn.Sequential(
+        nn.Linear(width, hidden), nn.LayerNorm(hidden), nn.GELU(), nn.Linear(hidden, 2)
+    )
+
+
+def _by_position(num_images: int, num_texts: int, device: torch.device) -> Tensor:
+    if num_images != num_texts:
+        raise ValueError(
+            f"{num_texts} texts for {num_images} images: fusion needs image_of_text to know which "
+            "image a text describes"
+        )
+    return torch.arange(num_texts, device=device)
