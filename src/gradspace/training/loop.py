@@ -33,25 +33,20 @@ from gradspace.data.loader import Loader
 from gradspace.data.order import Plan
 from gradspace.loss import RetrievalLoss
 from gradspace.metrics import RetrievalReport, retrieval_report
-from gradspace.models import PairScorer, RetrievalModel
+from gradspace.models import RetrievalModel
 from gradspace.recipes import Recipe, build_objective
 from gradspace.runs import Run, tensorboard_events
 from gradspace.scoring import represent_split
 from gradspace.system import System
-from gradspace.training.caching import Embedded, Outcome, backward, cached_backward
+from gradspace.training.batch_loss import BatchLoss
+from gradspace.training.caching import Outcome, backward, cached_backward
 from gradspace.training.health import CollapseWatch, TrainingError, check_gradient, not_finite
 from gradspace.training.monitor import Monitor
-from gradspace.training.pair_batches import ScoredBatch, all_parts, check_processes, score_batch
+from gradspace.training.pair_batches import check_processes
 from gradspace.training.readings import Readings
 from gradspace.training.schedule import learning_rate, stage_of, stages
-from gradspace.training.second_round import Mined, is_due, mine_run, open_mined, split_extended
+from gradspace.training.second_round import Mined, is_due, mine_run, open_mined
 from gradspace.training.stopping import Stopping, stop_signals
-from gradspace.training.temperature import current_objective, with_learned_scale
-from gradspace.training.tracking import (
-    contributions,
-    contributions_of_scores,
-    offline_contributions,
-)
 
 OPTIMIZERS: dict[str, type[Optimizer]] = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
 CHECK_EVERY = 10
@@ -230,6 +225,11 @@ class Trainer:
 
     # --- one batch ------------------------------------------------------------------------------
 
+    @property
+    def batch_loss(self) -> BatchLoss:
+        precision = self.recipe.training.precision
+        return BatchLoss(self.system, precision, self.loss, extended=self.mined is not None)
+
     def train_on(self, batch: Batch) -> Tensor:
         """The loss, which the device may still be computing."""
         training, step = self.recipe.training, self.progress.step
@@ -239,7 +239,8 @@ class Trainer:
             processes.average([outcome.extra])
             value = value + outcome.extra
         if step % CHECK_EVERY == 0:
-            self._look_for_collapse(outcome, batch)
+            images, texts = map(processes.gather_rows, self.batch_loss.vectors(outcome, batch))
+            self.collapse.check(images, texts, step)
         norm = None
         if (self.progress.batch + 1) % training.accumulate == 0:
             norm = self._update(value)
@@ -248,17 +249,11 @@ class Trainer:
         self.readings.add(step, value, norm)
         return value
 
-    def _look_for_collapse(self, outcome: Outcome, batch: Batch) -> None:
-        images, texts = outcome.images, outcome.texts
-        if isinstance(self.system.model, PairScorer):
-            images, texts = all_parts(images, texts, batch.lengths)
-        images, texts = processes.gather_rows(images), processes.gather_rows(texts)
-        self.collapse.check(images, texts, self.progress.step)
-
     def _backward(self, batch: Batch) -> Outcome:
         """Add the gradient of a batch to the parameters', in parts where the recipe says so."""
         chunk = self.recipe.training.chunk
-        embed = partial(self._embed, num_texts=processes.total(len(batch.text_ids)))
+        num_texts = processes.total(len(batch.text_ids))
+        embed = partial(self.batch_loss.embed, num_texts=num_texts)
         loss = partial(self._loss_of, batch)
         parts = [batch] if chunk is None else batch.in_parts(chunk)
         if len(parts) == 1:
@@ -266,57 +261,14 @@ class Trainer:
         system = self.system
         return cached_backward(parts, embed, loss, self._scale, system.model, system.device)
 
-    def _embed(self, batch: Batch, num_texts: int) -> Embedded:
-        """A part of a batch of `num_texts` texts in all processes together.
-
-        An extra loss is a mean over the texts: a part has the share of its texts in it, times the
-        number of processes, over which gradients are averaged.
-        """
-        rows, device = batch.image_of_text(), self.system.device
-        with self.system.autocast(self.recipe.training.precision):
-            images, texts = self.system.model(
-                batch.images.to(device, non_blocking=True),
-                batch.tokens.to(device, non_blocking=True),
-                batch.lengths,  # where packing wants them
-                None if rows is None else rows.to(device),
-                batch.image_ids.to(device, non_blocking=True),
-            )
-            extra = self.system.model.extra_loss()
-        if extra is not None:
-            extra = extra * (len(batch.text_ids) * processes.world_size() / num_texts)
-        return Embedded(images, texts, extra)
-
     def _loss_of(self, batch: Batch, images: Tensor, texts: Tensor) -> Tensor:
         try:
-            if isinstance(self.system.model, PairScorer):
-                found = self._scored(self.system.model, batch, images, texts)
-                return self.loss.of_scores(
-                    found.scores, found.image_ids, found.text_ids, found.mined
-                )
-            return self._loss_of_embeddings(batch, images, texts)
+            return self.batch_loss.value(batch, images, texts)
         except ValueError as error:
             raise TrainingError(
                 f"{error} at step {self.progress.step}: the weights have overflowed; "
                 "lower training.learning_rate"
             ) from error
-
-    def _loss_of_embeddings(self, batch: Batch, images: Tensor, texts: Tensor) -> Tensor:
-        image_ids, text_ids, offline = batch.image_ids, batch.text_ids, None
-        learned = self.system.model.learned_scale()
-        images, texts = with_learned_scale(self.loss.objective, images, texts, learned)
-        if self.mined is not None:
-            ids = image_ids.to(images.device)
-            (images, texts, image_ids), offline = split_extended(images, texts, ids)
-            text_ids = image_ids
-        value: Tensor = self.loss(images, texts, image_ids, text_ids, offline)
-        return value
-
-    def _scored(
-        self, scorer: PairScorer, batch: Batch, images: Tensor, texts: Tensor
-    ) -> ScoredBatch:
-        extended = self.mined is not None
-        with self.system.autocast(self.recipe.training.precision):
-            return score_batch(scorer, self.loss.objective, batch, images, texts, extended=extended)
 
     def _scale(self, value: Tensor) -> Tensor:
         """For batches that share a step, and for the small numbers of float16."""
@@ -344,7 +296,7 @@ class Trainer:
 
     def _track(self, outcome: Outcome, batch: Batch, value: Tensor, norm: Tensor) -> None:
         """Log what contributes to the gradient, in both directions, and how large it is."""
-        found = self._contributions(outcome, batch)
+        found = self.batch_loss.contributions(outcome, batch)
         self._log(
             kind="step",
             step=self.progress.step,
@@ -354,28 +306,6 @@ class Trainer:
             learning_rate=learning_rate(self.recipe, self.progress.epoch, self.progress.step - 1),
             **found,
         )
-
-    @torch.no_grad()
-    def _contributions(self, outcome: Outcome, batch: Batch) -> dict[str, Any]:
-        """Of the batch of all processes; nothing in those that do not log."""
-        scorer = self.system.model
-        if isinstance(scorer, PairScorer):
-            scorer.eval()  # nothing is drawn here: a run is the same however often it is looked at
-            found = self._scored(scorer, batch, outcome.images, outcome.texts)
-            scorer.train()
-            return contributions_of_scores(self.loss.objective, found)
-        ids = batch.image_ids.to(self.system.device), batch.text_ids.to(self.system.device)
-        objective = current_objective(self.loss.objective, self.system.model.learned_scale())
-        parts: tuple[Tensor, ...] = (outcome.images, outcome.texts, *ids)
-        of_mined: dict[str, Any] = {}
-        if self.mined is not None:
-            own, offline = split_extended(outcome.images, outcome.texts, ids[0])
-            of_mined = offline_contributions(objective, *own, offline)
-            parts = (*own, own[2])
-        everything = [processes.gather_rows(part) for part in parts]
-        if not processes.is_first():
-            return {}
-        return contributions(objective, *everything) | of_mined
 
     def _log(self, **values: Any) -> None:
         if processes.is_first():

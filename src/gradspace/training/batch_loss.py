@@ -1,0 +1,106 @@
+"""From a batch to its loss, and to what contributes to the gradient, for either kind of model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradspace import processes
+from gradspace.data.batches import Batch
+from gradspace.loss import RetrievalLoss
+from gradspace.models import PairScorer
+from gradspace.system import System
+from gradspace.training.caching import Embedded, Outcome
+from gradspace.training.pair_batches import ScoredBatch, all_parts, score_batch
+from gradspace.training.second_round import split_extended
+from gradspace.training.temperature import current_objective, with_learned_scale
+from gradspace.training.tracking import (
+    contributions,
+    contributions_of_scores,
+    offline_contributions,
+)
+
+
+@dataclass(frozen=True)
+class BatchLoss:
+    """The model and the objective of the moment."""
+
+    system: System
+    precision: str
+    loss: RetrievalLoss
+    extended: bool
+    """Are batches followed by what was mined for them? See `second_round`."""
+
+    def embed(self, batch: Batch, num_texts: int) -> Embedded:
+        """A part of a batch of `num_texts` texts in all processes together.
+
+        An extra loss is a mean over the texts: a part has the share of its texts in it, times the
+        number of processes, over which gradients are averaged.
+        """
+        rows, device = batch.image_of_text(), self.system.device
+        with self.system.autocast(self.precision):
+            images, texts = self.system.model(
+                batch.images.to(device, non_blocking=True),
+                batch.tokens.to(device, non_blocking=True),
+                batch.lengths,  # where packing wants them
+                None if rows is None else rows.to(device),
+                batch.image_ids.to(device, non_blocking=True),
+            )
+            extra = self.system.model.extra_loss()
+        if extra is not None:
+            extra = extra * (len(batch.text_ids) * processes.world_size() / num_texts)
+        return Embedded(images, texts, extra)
+
+    def value(self, batch: Batch, images: Tensor, texts: Tensor) -> Tensor:
+        """The loss of a batch, from the embeddings or the parts of both sides."""
+        if isinstance(self.system.model, PairScorer):
+            found = self._scored(self.system.model, batch, images, texts)
+            return self.loss.of_scores(found.scores, found.image_ids, found.text_ids, found.mined)
+        image_ids, text_ids, offline = batch.image_ids, batch.text_ids, None
+        learned = self.system.model.learned_scale()
+        images, texts = with_learned_scale(self.loss.objective, images, texts, learned)
+        if self.extended:
+            ids = image_ids.to(images.device)
+            (images, texts, image_ids), offline = split_extended(images, texts, ids)
+            text_ids = image_ids
+        value: Tensor = self.loss(images, texts, image_ids, text_ids, offline)
+        return value
+
+    def vectors(self, outcome: Outcome, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Everything that must not become alike, a row each: embeddings, or regions and words."""
+        if isinstance(self.system.model, PairScorer):
+            return all_parts(outcome.images, outcome.texts, batch.lengths)
+        return outcome.images, outcome.texts
+
+    @torch.no_grad()
+    def contributions(self, outcome: Outcome, batch: Batch) -> dict[str, Any]:
+        """Of the batch of all processes; nothing in those that do not log."""
+        model, device = self.system.model, self.system.device
+        if isinstance(model, PairScorer):
+            model.eval()  # nothing is drawn here: a run is the same however often it is looked at
+            found = self._scored(model, batch, outcome.images, outcome.texts)
+            model.train()
+            return contributions_of_scores(self.loss.objective, found)
+        ids = batch.image_ids.to(device), batch.text_ids.to(device)
+        objective = current_objective(self.loss.objective, model.learned_scale())
+        parts: tuple[Tensor, ...] = (outcome.images, outcome.texts, *ids)
+        of_mined: dict[str, Any] = {}
+        if self.extended:
+            own, offline = split_extended(outcome.images, outcome.texts, ids[0])
+            of_mined = offline_contributions(objective, *own, offline)
+            parts = (*own, own[2])
+        everything = [processes.gather_rows(part) for part in parts]
+        if not processes.is_first():
+            return {}
+        return contributions(objective, *everything) | of_mined
+
+    def _scored(
+        self, scorer: PairScorer, batch: Batch, images: Tensor, texts: Tensor
+    ) -> ScoredBatch:
+        with self.system.autocast(self.precision):
+            return score_batch(
+                scorer, self.loss.objective, batch, images, texts, extended=self.extended
+            )
