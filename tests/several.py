@@ -13,9 +13,15 @@ from torch.multiprocessing.spawn import ProcessContext, start_processes
 
 from gradspace import processes
 
+# Processes are copied from one that has imported everything and started no thread: a copy of a
+# process with threads may wait forever for a lock that one of them held.
+torch.multiprocessing.get_context("forkserver").set_forkserver_preload(
+    ["gradspace.training", "several"]
+)
+
 
 def together(number: int, work: Callable[..., None], *arguments: Any) -> None:
-    """Do the work in so many connected copies of this process, which start quickly."""
+    """Do the work in so many connected processes, which know nothing of a test's patches."""
     started = start_together(number, work, *arguments)
     while not started.join():
         pass
@@ -28,7 +34,7 @@ def start_together(number: int, work: Callable[..., None], *arguments: Any) -> P
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
     started: ProcessContext = start_processes(  # type: ignore[no-untyped-call]
-        _connected, (number, port, work, arguments), number, join=False, start_method="fork"
+        _connected, (number, port, work, arguments), number, join=False, start_method="forkserver"
     )
     return started
 

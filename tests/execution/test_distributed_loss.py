@@ -86,7 +86,9 @@ def test_every_objective(found: Any, number: int, name: str) -> None:
 
 
 def write_by_name_and_position(folder: Path) -> None:
-    batch = own_part(embedded(num_texts=23))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(SHARES, 2, ([9, 14], [13, 10]))
+        batch = own_part(embedded(num_texts=23))
     names = {f"{side}_ids": [f"id {i}" for i in ids.tolist()] for side, ids in _ids(batch).items()}
     found = {}
     same = embedded(
@@ -103,8 +105,7 @@ def _ids(batch: Embedded) -> dict[str, torch.Tensor]:
     return {"image": batch.image_ids, "text": batch.text_ids}
 
 
-def test_names_and_positions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(SHARES, 2, ([9, 14], [13, 10]))
+def test_names_and_positions(tmp_path: Path) -> None:
     together(2, write_by_name_and_position, tmp_path)
     expected = outcome(gs.RetrievalLoss("nt-xent"), embedded(num_texts=23))
     torch.testing.assert_close(put_together(tmp_path, 2, "names"), expected)

@@ -190,17 +190,16 @@ def test_one_that_fails_ends_the_others_without_a_word() -> None:
 
 
 def embed_dev(folder: Path, out: Path) -> None:
+    """40 images and 200 captions in batches of 16: shares are uneven, one of 4 is empty."""
     system = load_system(folder, torch.device("cpu"))
-    found = embed_split(system, open_data(Run(folder).recipe()).splits["dev"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(embedding, "BATCH", 16)
+        found = embed_split(system, open_data(Run(folder).recipe()).splits["dev"])
     save_embeddings(out / f"{processes.rank()}", found)
 
 
 @pytest.mark.parametrize("number", [2, 4])
-def test_embeddings_do_not_depend_on_the_number_of_processes(
-    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """40 images and 200 captions in batches of 16: shares are uneven, one of 4 is empty."""
-    monkeypatch.setattr(embedding, "BATCH", 16)
+def test_embeddings_do_not_depend_on_the_number_of_processes(number: int, tmp_path: Path) -> None:
     run = train_small(tmp_path / "run", training={"epochs": 1})
     (tmp_path / "one").mkdir()
     embed_dev(run.folder, tmp_path / "one")
