@@ -56,6 +56,13 @@ def measured() -> dict[Key, list[float]]:
     return {key: [of[seed] for seed in sorted(of)] for key, of in values.items()}
 
 
+def test_the_readme_repeats_what_the_page_says() -> None:
+    page = (ROOT / "docs/results.md").read_text()
+    cells = [cell.group() for cell in CELL.finditer((ROOT / "README.md").read_text())]
+    assert len(cells) >= 12
+    assert [cell for cell in cells if cell not in page] == []
+
+
 def test_documented_tables_follow_from_the_results() -> None:
     results, cells = measured(), list(shown())
     assert len(cells) > 100
