@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import pickle
 import socket
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch.multiprocessing.spawn import ProcessContext, start_processes
+from torch.multiprocessing.spawn import ProcessContext, ProcessExitedException, start_processes
 
 from gradspace import processes
 
@@ -23,8 +25,13 @@ torch.multiprocessing.get_context("forkserver").set_forkserver_preload(
 def together(number: int, work: Callable[..., None], *arguments: Any) -> None:
     """Do the work in so many connected processes, which know nothing of a test's patches."""
     started = start_together(number, work, *arguments)
-    while not started.join():
-        pass
+    try:
+        while not started.join(grace_period=60):
+            pass
+    except ProcessExitedException:  # a process that fails because another has is silent
+        for file in filter(Path.exists, map(Path, started.error_files)):
+            raise AssertionError(pickle.loads(file.read_bytes())) from None
+        raise
 
 
 def start_together(number: int, work: Callable[..., None], *arguments: Any) -> ProcessContext:

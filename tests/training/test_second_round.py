@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from small_runs import open_data, small_recipe, train_small
 from training.test_distributed import StopsAfter, write_gradients
 from training.test_resume import assert_same
 
+from gradspace import processes
 from gradspace.data.order import epoch_order
 from gradspace.mining import load_lists
 from gradspace.recipes import make_recipe
@@ -105,7 +107,6 @@ def test_in_chunks_the_gradient_is_the_same(name: str, first: Run, tmp_path: Pat
     torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 @pytest.mark.parametrize("name", [ADAPTIVE, "circle/sigmoid-ms"])
 def test_two_processes_have_the_gradient_of_one(name: str, first: Run, tmp_path: Path) -> None:
     settings = {**tables(first), "objective": {"name": name}, "training": {"batch_size": 15}}
@@ -119,6 +120,21 @@ def test_two_processes_have_the_gradient_of_one(name: str, first: Run, tmp_path:
         found = load_file(two / f"{rank}.safetensors")
         for key, value in expected.items():
             torch.testing.assert_close(found[key], value, rtol=1e-4, atol=1e-5, msg=key)
+
+
+def test_a_process_that_comes_late_finds_the_lists(first: Run, tmp_path: Path) -> None:
+    together(2, open_one_after_the_other, tmp_path, tables(first))
+
+
+def open_one_after_the_other(folder: Path, settings: dict[str, Any]) -> None:
+    run, recipe = Run(folder), small_recipe(**settings)
+    split = open_data(recipe).splits["train"]
+    assert recipe.offline is not None
+    end = time.monotonic() + 30
+    while not processes.is_first() and not run.offline.exists() and time.monotonic() < end:
+        time.sleep(0.01)
+    open_mined(run, recipe.offline, split)
+    assert processes.total(1) == 2, "both are at the same step"
 
 
 @pytest.mark.parametrize("stop", [7, 13])

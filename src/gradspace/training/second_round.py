@@ -73,11 +73,10 @@ def split_extended(
 
 def open_mined(run: Run, recipe: OfflineRecipe, split: Split) -> Mined:
     """The lists in the folder of a run; those that the recipe names are put there first."""
-    if not run.offline.exists() and recipe.lists is not None:
+    if processes.is_first() and not run.offline.exists() and recipe.lists is not None:
         load_lists(recipe.lists).check_matches(split)
-        if processes.is_first():
-            link_or_copy(recipe.lists, run.offline)
-        processes.any_of(False)
+        link_or_copy(recipe.lists, run.offline)
+    processes.any_of(False)  # the others wait until the lists are there
     if not run.offline.exists():
         raise ValueError(
             "there are no mined negatives yet: give offline.lists, a file that `gradspace mine` "
