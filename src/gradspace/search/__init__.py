@@ -1,0 +1,1 @@
+"""Search with a trained model: from a folder of photos to what fits a sentence."""

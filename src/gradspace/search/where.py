@@ -1,0 +1,69 @@
+"""Conditions on the metadata of items, as a user writes them: `year>=2020`, `folder=holiday`."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Value = str | int | float
+
+COMPARISONS: Mapping[str, Callable[[Any, Any], bool]] = {
+    "=": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "~": lambda whole, part: part.casefold() in whole.casefold(),
+}
+_PATTERN = re.compile(r"\s*([\w.-]+)\s*(!=|<=|>=|=|<|>|~)\s*(.*?)\s*", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Condition:
+    """`field` compared with `value`; `~` asks whether a text contains another, in any case.
+
+    A number is compared as a number, a text as a text, so that dates as 2024-05-01 are in order. An
+    item without the field meets no condition on it.
+    """
+
+    field: str
+    comparison: str
+    value: str
+
+    @property
+    def number(self) -> float | None:
+        """The value as a number, where it is one; a number contains nothing."""
+        try:
+            return float(self.value) if self.comparison != "~" else None
+        except ValueError:
+            return None
+
+    def is_met(self, metadata: Mapping[str, Value]) -> bool:
+        found = metadata.get(self.field)
+        if found is None:
+            return False
+        if isinstance(found, str):
+            return COMPARISONS[self.comparison](found, self.value)
+        return self.number is not None and COMPARISONS[self.comparison](found, self.number)
+
+    def __str__(self) -> str:
+        return f"{self.field}{self.comparison}{self.value}"
+
+
+def parse_condition(text: str) -> Condition:
+    """From `field=value`, with one of = != < <= > >= ~ between them."""
+    match = _PATTERN.fullmatch(text)
+    if match is None:
+        raise ValueError(
+            f"a condition is a field, one of {' '.join(COMPARISONS)}, and a value, as year>=2020; "
+            f"got {text!r}"
+        )
+    return Condition(*match.groups())
+
+
+def all_met(conditions: Sequence[Condition], metadata: Mapping[str, Value]) -> bool:
+    return all(condition.is_met(metadata) for condition in conditions)
