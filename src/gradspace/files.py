@@ -38,6 +38,29 @@ def locked(path: Path) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def only_writer(folder: Path) -> Iterator[None]:
+    """One process at a time writes into a folder; a second one is told so at once."""
+    with open(folder / ".lock", "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ValueError(
+                f"another process is writing into {folder}: wait until it has ended"
+            ) from error
+        yield
+
+
+def sync_folder(folder: Path) -> None:
+    """See to it that a new folder and all files in it are on disk."""
+    for path in (*folder.iterdir(), folder, folder.parent):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
 def _umask() -> int:
     current = os.umask(0)
     os.umask(current)

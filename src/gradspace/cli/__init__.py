@@ -9,7 +9,18 @@ from typing import Annotated
 import typer
 
 from gradspace import __version__, processes
-from gradspace.cli import analyse, compare, data, demo, evaluation, export, mine, report, training
+from gradspace.cli import (
+    analyse,
+    compare,
+    data,
+    demo,
+    evaluation,
+    export,
+    mine,
+    report,
+    search,
+    training,
+)
 
 app = typer.Typer(
     help="Train, compare and explain image-text retrieval models.",
@@ -24,6 +35,7 @@ export.add_to(app)
 mine.add_to(app)
 compare.add_to(app)
 report.add_to(app)
+search.add_to(app)
 app.add_typer(analyse.app, name="analyse", no_args_is_help=True)
 app.add_typer(data.app, name="data", no_args_is_help=True)
 

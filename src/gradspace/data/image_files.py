@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import zipfile
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path, PureWindowsPath
 from typing import IO, Any, Protocol
 
-from PIL import Image
+from PIL import Image, ImageOps
 
 NAMES_TRIED = 100
 """How many image names are looked up to tell whether a folder or zip holds the images."""
@@ -43,19 +45,33 @@ class StoredImages:
         return "" if name in self.store else f"not in {self.store.path}"
 
     def load(self, index: int) -> Image.Image:
-        """Decoded to the last row, as RGB."""
         missing = self.missing(index)
         if missing:
             raise ValueError(f"there is no image {self.names[index]!r}: {missing}")
         try:
-            with self.store.open(self.names[index]) as file, Image.open(file) as image:
-                _check_pixels(image)
-                opaque = "transparency" not in image.info  # Pillow wants palettes with it as RGBA
-                return (image if opaque else image.convert("RGBA")).convert("RGB")
+            with self.store.open(self.names[index]) as file:
+                return decode(file)
         except Exception as error:  # a damaged file can make a decoder raise anything
             raise ValueError(
                 f"image {self.names[index]!r} in {self.store.path} is broken: {error}"
             ) from error
+
+
+def decode(file: IO[bytes]) -> Image.Image:
+    """The picture in a file as RGB, decoded to the last row, and turned as its camera says."""
+    with Image.open(file) as image:
+        _check_pixels(image)
+        with suppress(Exception):  # what a camera has written may be anything
+            ImageOps.exif_transpose(image, in_place=True)
+        opaque = "transparency" not in image.info  # Pillow wants palettes with it as RGBA
+        return (image if opaque else image.convert("RGBA")).convert("RGB")
+
+
+@cache
+def image_endings() -> frozenset[str]:
+    """Of the names of files that can be decoded, as .jpg."""
+    known = Image.registered_extensions().items()
+    return frozenset(ending for ending, kind in known if kind in Image.OPEN)
 
 
 def _check_pixels(image: Image.Image) -> None:

@@ -68,6 +68,15 @@ def open_recipe(data: DataRecipe, progress: Progress | None = None) -> Dataset:
     )
 
 
+def is_dataset(source: str | Path) -> bool:
+    """Whether this is the name of a built-in dataset, or has a known layout."""
+    try:
+        _find_reader(source, None)
+    except ValueError:
+        return False
+    return True
+
+
 def read_dataset(
     source: str | Path,
     images: str | Path | None,

@@ -1,6 +1,180 @@
 """An index: a folder that says of which model its vectors are, and which engine holds them.
 
-index.json      the model and its digest, the collections, the engine
+index.json      the model and its digest, the collection, the engine
 segments/       items and vectors, where the engine is the folder itself
 thumbnails/     small pictures of the images
 """
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cached_property
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from gradspace.files import write_atomically
+from gradspace.runs import Run
+from gradspace.search.collection import Collection, open_collection
+from gradspace.search.contract import Kind
+from gradspace.search.engines import open_engine
+from gradspace.search.thumbnails import Thumbnails, small
+from gradspace.system import System, is_pretrained
+
+SAMPLES, SAMPLE_BYTES = 64, 4096
+"""Of a file of weights, that tell it from others."""
+
+
+class IndexRecord(BaseModel):
+    """What `index.json` holds."""
+
+    model_config = ConfigDict(extra="forbid", protected_namespaces=())
+
+    format: int = 1
+    name: str
+    model: str
+    """The folder of the run or model, or its name on the hub."""
+    digest: str
+    """Of the model's weights."""
+    width: int
+    collection: dict[str, Any]
+    kinds: tuple[Kind, ...]
+    engine: str | None = None
+    """The address of a database; without one the vectors are in the folder."""
+
+
+class Index:
+    """A folder of vectors, thumbnails, and what they are of."""
+
+    def __init__(self, folder: Path, record: IndexRecord) -> None:
+        self.folder, self.record = folder, record
+        self.engine = open_engine(record.engine, folder, record.width)
+        self.thumbnails = Thumbnails(folder / "thumbnails")
+
+    @property
+    def name(self) -> str:
+        return self.record.name
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        return self.record.kinds
+
+    @cached_property
+    def collection(self) -> Collection:
+        """What was indexed, as it is now."""
+        return open_collection(self.record.collection)
+
+    def picture(self, key: str) -> Image.Image:
+        """The picture of an item; a KeyError where there is no such item."""
+        [found] = self.engine.get([key])
+        if found is None:
+            raise KeyError(key)
+        return self.collection.picture(found[0].image)
+
+    def thumbnail(self, key: str) -> bytes | None:
+        """A small JPEG of an image; None where there is no picture of it."""
+        stored = self.thumbnails.read(key)
+        if stored is not None:
+            return stored
+        try:
+            return small(self.picture(key))
+        except (KeyError, ValueError):
+            return None
+
+
+def create_index(
+    folder: Path,
+    model: Path,
+    system: System,
+    collection: Collection,
+    *,
+    name: str | None = None,
+    engine: str | None = None,
+) -> Index:
+    """A new index, or the one in the folder where it is of the same model and collection."""
+    kinds: list[Kind] = ["image"] if collection.split.image_names else []
+    kinds += ["caption"] if collection.split.captions else []
+    record = IndexRecord(
+        name=name or folder.name,
+        model=str(model.absolute() if model.exists() else model),
+        digest=model_digest(model),
+        width=system.model.width,
+        collection=dict(collection.record),
+        kinds=tuple(kinds),
+        engine=engine,
+    )
+    if (folder / "index.json").exists():
+        old = read_record(folder)
+        _check_same(folder, old, record)
+        record = record.model_copy(update={"name": name or old.name})
+        if record == old:
+            return Index(folder, old)
+    index = Index(folder, record)
+    with write_atomically(folder / "index.json") as file:
+        file.write(record.model_dump_json(indent=2) + "\n")
+    return index
+
+
+def _check_same(folder: Path, old: IndexRecord, new: IndexRecord) -> None:
+    if old.digest != new.digest:
+        raise ValueError(
+            f"{folder} is an index of another model, {old.model}: vectors of two models cannot be "
+            "compared; index into a new folder"
+        )
+    if old.collection != new.collection:
+        raise ValueError(
+            f"{folder} is an index of {_described(old.collection)}, not of "
+            f"{_described(new.collection)}: index into a new folder"
+        )
+    if old.engine != new.engine:
+        raise ValueError(
+            f"{folder} keeps its vectors in {old.engine or 'its own folder'}: leave --engine as it "
+            "was, or index into a new folder"
+        )
+
+
+def _described(collection: Mapping[str, Any]) -> str:
+    if "data" in collection:
+        return f"the split {collection['split']} of {collection['data'].get('source', 'scenes')}"
+    return str(collection.get("photos") or collection.get("captions"))
+
+
+def read_record(folder: Path) -> IndexRecord:
+    path = folder / "index.json"
+    try:
+        return IndexRecord.model_validate(json.loads(path.read_text(encoding="utf-8")))
+    except FileNotFoundError as error:
+        raise ValueError(
+            f"{folder} is no index: make one with `gradspace index RUN PHOTOS --out {folder}`"
+        ) from error
+    except (ValidationError, ValueError, OSError) as error:
+        reason = " ".join(str(error).split())
+        raise ValueError(f"{path} is damaged ({reason}): index again") from error
+
+
+def open_index(folder: Path) -> Index:
+    return Index(folder, read_record(folder))
+
+
+def model_digest(model: Path) -> str:
+    """Another one for other weights: of a hub's model its name, else of parts of the files."""
+    if not model.exists():
+        return str(model)
+    files = (
+        sorted(model.glob("*.safetensors")) + [model / "config.json"]
+        if is_pretrained(model)
+        else [Run(model).best]
+    )
+    state = blake2b(digest_size=16)
+    for path in files:
+        size = path.stat().st_size
+        state.update(f"{size} ".encode())
+        with path.open("rb") as file:
+            for part in range(SAMPLES):
+                file.seek(part * max(1, size - SAMPLE_BYTES) // SAMPLES)
+                state.update(file.read(SAMPLE_BYTES))
+    return state.hexdigest()

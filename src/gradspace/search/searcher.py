@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from PIL import Image
 
+from gradspace.data.passages import PassageTokens
 from gradspace.embedding import embed_captions, embed_pictures
 from gradspace.search.contract import Hit, Kind
-from gradspace.search.index import Index
+from gradspace.search.index import Index, model_digest, open_index
 from gradspace.search.where import Condition
-from gradspace.system import System
+from gradspace.system import System, load_system
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +38,11 @@ class Searcher:
     index: Index
     system: System
 
+    @property
+    def reads_pictures(self) -> bool:
+        """Can the model embed one's own pictures?"""
+        return self.system.crop is not None and not isinstance(self.system.crop, PassageTokens)
+
     def search(
         self,
         queries: Sequence[Query],
@@ -43,8 +51,79 @@ class Searcher:
         where: Sequence[Condition] = (),
     ) -> list[list[Hit]]:
         """For every query the k items that score highest."""
-        raise NotImplementedError
+        if kind not in self.index.kinds:
+            raise ValueError(f"{self.index.name} holds {' and '.join(self.index.kinds)}s only")
+        if k < 1:
+            raise ValueError(f"k is {k}; ask for one item at least")
+        more = any(query.like for query in queries)
+        found = self.index.engine.search(self.embed(queries), k + more, kind, where)
+        return [
+            [hit for hit in hits if hit.item.key != query.like][:k]
+            for query, hits in zip(queries, found, strict=True)
+        ]
 
     def embed(self, queries: Sequence[Query]) -> NDArray[np.float32]:
-        """Unit vectors [queries, width]: sentences in one batch, and pictures in one."""
-        raise NotImplementedError
+        """Unit vectors [queries, width]: all sentences in one batch, and all pictures."""
+        vectors = np.zeros((len(queries), self.index.record.width), np.float32)
+        texts = [i for i, query in enumerate(queries) if query.text.strip()]
+        pictures = [i for i, query in enumerate(queries) if query.picture is not None]
+        liked = [i for i, query in enumerate(queries) if query.like]
+        _check_queries(queries, {*texts, *pictures, *liked})
+        if texts:
+            found = embed_captions(self.system, [queries[i].text for i in texts]).numpy()
+            vectors[texts] += _weighted(found, [_text_weight(queries[i]) for i in texts])
+        if pictures:
+            given = [p for i in pictures if (p := queries[i].picture) is not None]
+            found = embed_pictures(self.system, given).numpy()
+            vectors[pictures] += _weighted(found, [1 - _text_weight(queries[i]) for i in pictures])
+        if liked:
+            vectors[liked] += self._vectors_of([queries[i].like for i in liked])
+        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+        unit: NDArray[np.float32] = vectors / np.maximum(lengths, 1e-12)
+        return unit
+
+    def _vectors_of(self, keys: Sequence[str]) -> NDArray[np.float32]:
+        vectors = []
+        for key, found in zip(keys, self.index.engine.get(keys), strict=True):
+            if found is None:
+                raise ValueError(f"there is no item {key!r} in {self.index.name}")
+            vectors.append(found[1])
+        return np.stack(vectors)
+
+
+def open_searcher(folder: Path, device: torch.device | None = None) -> Searcher:
+    """An index with its model, which must still be the one that the vectors are of."""
+    index = open_index(folder)
+    model = Path(index.record.model)
+    try:
+        same = model_digest(model) == index.record.digest
+    except FileNotFoundError as error:
+        raise ValueError(
+            f"the model of {folder} is no longer at {model}: put it back, or index again with "
+            "its new place, which changes nothing else"
+        ) from error
+    if not same:
+        raise ValueError(
+            f"{model} is not the model that {folder} was made with any more: index again into a "
+            "new folder"
+        )
+    return Searcher(index, load_system(model, device))
+
+
+def _check_queries(queries: Sequence[Query], given: set[int]) -> None:
+    for number, query in enumerate(queries):
+        if number not in given:
+            raise ValueError("a query is a sentence, a picture, or an item to find more like it")
+        if not 0 <= query.picture_weight <= 1:
+            raise ValueError(f"picture_weight is {query.picture_weight}; give 0 to 1")
+
+
+def _text_weight(query: Query) -> float:
+    """What the sentence of a query counts."""
+    if query.picture is None:
+        return 1.0
+    return 1 - query.picture_weight if query.text.strip() else 0.0
+
+
+def _weighted(vectors: NDArray[np.float32], weights: Sequence[float]) -> NDArray[np.float32]:
+    return vectors * np.array(weights, np.float32)[:, None]

@@ -1,0 +1,214 @@
+"""`gradspace index` and `gradspace search`: from a folder of photos to what fits a sentence."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from PIL import Image
+from rich.table import Table
+from rich.text import Text
+
+from gradspace.cli.shared import AsJson, Device, console, errors, progress_bar, torch_device
+from gradspace.data.image_files import decode, image_endings
+from gradspace.data.open import is_dataset
+from gradspace.recipes import DataRecipe
+from gradspace.runs import open_run
+from gradspace.search.build import Outcome, update_index
+from gradspace.search.collection import (
+    Collection,
+    caption_file,
+    dataset_split,
+    photo_folder,
+)
+from gradspace.search.contract import Hit, Kind
+from gradspace.search.index import create_index
+from gradspace.search.searcher import Query, open_searcher
+from gradspace.search.where import parse_condition
+from gradspace.system import is_pretrained, load_system
+
+MOST_BROKEN_SHOWN = 10
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command("index")(index)
+    app.command("search")(search)
+
+
+def index(
+    model: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUN", help="Folder of a run, or of CLIP, SigLIP ..., or a hub's name."
+        ),
+    ],
+    source: Annotated[
+        str | None,
+        typer.Argument(
+            help="Folder of photos, text file with a caption a line, or a dataset; by default the "
+            "dataset of the run."
+        ),
+    ] = None,
+    *,
+    out: Annotated[Path, typer.Option(help="Folder of the index: new, or to bring up to date.")],
+    split: Annotated[str, typer.Option(help="Which split of a dataset.")] = "test",
+    metadata: Annotated[
+        Path | None,
+        typer.Option(help="CSV with a column path and others, for photos: see `search --where`."),
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(help="What the index is called; its folder's.")
+    ] = None,
+    engine: Annotated[
+        str | None,
+        typer.Option(help="Address of a database for the vectors; by default the folder."),
+    ] = None,
+    num_workers: Annotated[
+        int | None, typer.Option(min=0, help="Processes that decode photos; by default by cores.")
+    ] = None,
+    device: Device = None,
+    as_json: AsJson = False,
+) -> None:
+    """Embed photos or captions into an index for `gradspace search` and `gradspace serve`.
+
+    Started again it embeds only what is new or has changed, and removes what is gone. It can be
+    interrupted at any moment: what is indexed is found, and the next start goes on.
+    """
+    system = load_system(model, torch_device(device))
+    collection = _collection(model, source, split, metadata)
+    made = create_index(out, model, system, collection, name=name, engine=engine)
+    workers = _num_workers(system.device.type) if num_workers is None else num_workers
+    with progress_bar("indexing") as progress:
+        outcome = update_index(made, collection, system, num_workers=workers, progress=progress)
+    if as_json:
+        print(json.dumps({"index": str(out), "items": len(made.engine), **vars(outcome)}))
+    else:
+        _show_outcome(out, len(made.engine), outcome)
+
+
+def _num_workers(device: str) -> int:
+    """A GPU waits for pictures; a CPU is busy with the network."""
+    cores = os.cpu_count() or 1
+    return max(1, min(8, cores - 1)) if device == "cuda" else 1
+
+
+def _collection(model: Path, source: str | None, split: str, metadata: Path | None) -> Collection:
+    if source is None:
+        if is_pretrained(model):
+            raise ValueError(f"{model} is no run with a dataset of its own: say what to index")
+        return dataset_split(open_run(model).recipe().data, split)
+    place = Path(source)
+    if place.is_file() and place.suffix == ".txt":
+        return caption_file(place)
+    if is_dataset(source):
+        return dataset_split(DataRecipe(source=source), split)
+    return photo_folder(place, metadata)
+
+
+def _show_outcome(out: Path, items: int, outcome: Outcome) -> None:
+    for reason in outcome.broken[:MOST_BROKEN_SHOWN]:
+        errors.print(f"left out: {reason}", style="yellow", highlight=False, soft_wrap=True)
+    left = len(outcome.broken) - MOST_BROKEN_SHOWN
+    if left > 0:
+        errors.print(f"left out: {left} more (--json lists all)", style="yellow", highlight=False)
+    console.print(
+        f"{out}: {items:,} items ({outcome.added:,} added, {outcome.changed:,} changed, "
+        f"{outcome.removed:,} removed, {outcome.unchanged:,} unchanged, "
+        f"{len(outcome.broken):,} left out)",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def search(
+    index: Annotated[Path, typer.Argument(help="Folder of an index.")],
+    query: Annotated[
+        str | None, typer.Argument(help="A sentence, or an image file; quote a sentence.")
+    ] = None,
+    *,
+    image: Annotated[
+        Path | None, typer.Option(help="An image file, to be combined with the sentence.")
+    ] = None,
+    image_weight: Annotated[
+        float, typer.Option(help="What the image counts beside the sentence, 0 to 1.")
+    ] = 0.5,
+    like: Annotated[
+        str | None, typer.Option(metavar="KEY", help="More like this item of the index.")
+    ] = None,
+    top: Annotated[int, typer.Option(min=1, help="How many to find.")] = 10,
+    find: Annotated[
+        Kind | None, typer.Option(help="What to find; by default images, where there are any.")
+    ] = None,
+    where: Annotated[
+        list[str] | None,
+        typer.Option(help="Only items with, as folder=holiday or taken>=2024; may be repeated."),
+    ] = None,
+    device: Device = None,
+    as_json: AsJson = False,
+) -> None:
+    """Find the images or captions that fit a sentence, an image, or both."""
+    conditions = [parse_condition(text) for text in where or []]
+    asked = _query(query, image, image_weight, like)
+    searcher = open_searcher(index, torch_device(device))
+    kind = find or searcher.index.kinds[0]
+    [hits] = searcher.search([asked], top, kind, conditions)
+    if as_json:
+        print(json.dumps([_as_dict(hit) for hit in hits]))
+    elif hits:
+        _show_hits(hits, kind)
+    else:
+        console.print("nothing found")
+
+
+def _query(text: str | None, image: Path | None, weight: float, like: str | None) -> Query:
+    if image is None and text is not None and _names_an_image(text):
+        text, image = "", Path(text)
+    if not text and image is None and not like:
+        raise ValueError("say what to search for: a sentence, an image file, or --like KEY")
+    picture = None if image is None else _read_picture(image)
+    return Query(text or "", picture, like or "", weight)
+
+
+def _names_an_image(text: str) -> bool:
+    return Path(text).suffix.lower() in image_endings() and (
+        Path(text).is_file() or " " not in text
+    )
+
+
+def _read_picture(path: Path) -> Image.Image:
+    try:
+        with path.open("rb") as file:
+            return decode(file)
+    except Exception as error:  # a damaged file can make a decoder raise anything
+        raise ValueError(f"{path} cannot be read as an image: {error}") from error
+
+
+def _as_dict(hit: Hit) -> dict[str, Any]:
+    item = hit.item
+    return {
+        "key": item.key,
+        "score": hit.score,
+        "kind": item.kind,
+        "text": item.text,
+        "image": item.image,
+        "metadata": dict(item.metadata),
+    }
+
+
+def _show_hits(hits: Sequence[Hit], kind: Kind) -> None:
+    table = Table(box=None, header_style="bold")
+    table.add_column("", justify="right", style="dim")
+    table.add_column("score", justify="right")
+    table.add_column("image" if kind == "image" else "caption", overflow="fold")
+    table.add_column("caption" if kind == "image" else "image", overflow="fold", style="dim")
+    for rank, hit in enumerate(hits, 1):
+        item = hit.item
+        first, *more = item.text.split("\n")
+        caption = f"{first} (+{len(more)})" if more else first
+        shown = (item.key, caption) if kind == "image" else (item.text, item.image)
+        table.add_row(str(rank), f"{hit.score:.3f}", *map(Text, shown))  # brackets are no markup
+    console.print(table)

@@ -1,0 +1,327 @@
+"""The engine that is a folder: items and vectors in segments that never change.
+
+segments.json   which segments make up the current version, and which of their rows are gone
+NAME/           a segment: vectors.npy, float16 [rows, width], and items.arrow
+
+A version is there when `segments.json` is: whatever is killed, the last complete one is read. New
+items are a new segment; small segments are merged as they become many. Files that no version needs
+are deleted by the next process that writes.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gradspace.execution.tiles import blocks
+from gradspace.files import only_writer, sync_folder, write_atomically
+from gradspace.search.contract import Hit, Item, Kind, Vectors
+from gradspace.search.exact import Found, top_rows
+from gradspace.search.items import (
+    as_table,
+    items_at,
+    open_table,
+    rows_of,
+    rows_that_meet,
+    write_table,
+)
+from gradspace.search.where import Condition
+
+COPIED_AT_ONCE = 65_536
+"""Rows, while segments are merged."""
+MOST_GONE = 0.25
+"""The share of a segment that may be gone before it is written anew."""
+TRIES = 10
+"""To open a version before another process has replaced it."""
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Rows that were written together, all of one kind."""
+
+    folder: Path
+    kind: Kind
+    rows: int
+    gone: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    """Rows that are deleted, or replaced by a later segment."""
+
+    @cached_property
+    def vectors(self) -> Tensor:
+        """float16 [rows, width], memory-mapped."""
+        return torch.from_numpy(self._array())
+
+    def _array(self) -> NDArray[np.float16]:
+        path = self.folder / "vectors.npy"
+        with _one_sentence(path):
+            found = np.load(path, mmap_mode="c", allow_pickle=False)
+            if found.dtype != np.float16 or len(found) != self.rows or found.ndim != 2:
+                raise ValueError(f"{found.dtype} {list(found.shape)} where {self.rows} rows belong")
+        array: NDArray[np.float16] = found
+        return array
+
+    @cached_property
+    def items(self) -> pa.Table:
+        path = self.folder / "items.arrow"
+        with _one_sentence(path):
+            table = open_table(path)
+            if len(table) != self.rows:
+                raise ValueError(f"{len(table)} items where {self.rows} belong")
+        return table
+
+    @property
+    def kept(self) -> int:
+        return self.rows - len(self.gone)
+
+    @cached_property
+    def is_kept(self) -> NDArray[np.bool_]:
+        mask = np.ones(self.rows, np.bool_)
+        mask[self.gone] = False
+        return mask
+
+    def kept_vectors(self) -> Iterator[NDArray[np.float16]]:
+        """In parts, to be copied."""
+        vectors = self.vectors.numpy()
+        for rows in blocks(self.rows, COPIED_AT_ONCE):
+            yield vectors[rows][self.is_kept[rows]]
+
+    def without(self, keys: Sequence[str]) -> Segment:
+        gone = np.union1d(self.gone, rows_of(self.items, keys))
+        return self if len(gone) == len(self.gone) else replace(self, gone=gone)
+
+    def find(self, queries: Tensor, k: int, where: Sequence[Condition]) -> list[Found]:
+        mask = rows_that_meet(self.items, where) & self.is_kept if where else self.is_kept
+        allowed = torch.from_numpy(mask) if where or len(self.gone) else None
+        return top_rows(self.vectors, queries, k, allowed)
+
+
+class LocalEngine:
+    """Items and vectors in a folder, searched exactly."""
+
+    def __init__(self, folder: Path, width: int) -> None:
+        self.folder, self.width = folder, width
+        self._seen: tuple[int, int] | None = None
+        self._segments: list[Segment] = []
+
+    def __len__(self) -> int:
+        return sum(segment.kept for segment in self.segments())
+
+    def close(self) -> None:
+        self._seen, self._segments = None, []
+
+    # --- reading --------------------------------------------------------------------------------
+
+    def segments(self) -> list[Segment]:
+        """Of the current version, which another process may have written."""
+        try:
+            state = (self.folder / "segments.json").stat()
+        except FileNotFoundError:
+            return []
+        if (state.st_ino, state.st_mtime_ns) != self._seen:
+            self._segments = self._open_segments()
+            self._seen = state.st_ino, state.st_mtime_ns
+        return self._segments
+
+    def _open_segments(self) -> list[Segment]:
+        """All files of a version are opened at once: then it may be replaced."""
+        for tries_left in reversed(range(TRIES)):
+            segments = self._listed()
+            try:
+                for segment in segments:
+                    assert segment.vectors is not None
+                    assert segment.items is not None
+            except FileNotFoundError as error:
+                if not tries_left:
+                    raise ValueError(
+                        f"{error.filename} is missing: index again into a new folder"
+                    ) from error
+            else:
+                break
+        for segment in segments:
+            if segment.vectors.shape[1] != self.width:
+                raise ValueError(
+                    f"{segment.folder} has vectors of width {segment.vectors.shape[1]}, and the "
+                    f"index of width {self.width}: index again into a new folder"
+                )
+        return segments
+
+    def _listed(self) -> list[Segment]:
+        path = self.folder / "segments.json"
+        with _one_sentence(path):
+            return [
+                Segment(
+                    self._inside(entry["name"]),
+                    entry["kind"],
+                    entry["rows"],
+                    np.array(entry["gone"], np.int64),
+                )
+                for entry in json.loads(path.read_text(encoding="utf-8"))
+            ]
+
+    def _inside(self, name: str) -> Path:
+        if Path(name).name != name or name.startswith("."):
+            raise ValueError(f"{name!r} is no name of a segment")
+        return self.folder / name
+
+    def fingerprints(self) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for segment in self.segments():
+            table = segment.items.select(["key", "fingerprint"]).filter(pa.array(segment.is_kept))
+            found.update(zip(*(column.to_pylist() for column in table.columns), strict=True))
+        return found
+
+    def get(self, keys: Sequence[str]) -> list[tuple[Item, NDArray[np.float32]] | None]:
+        found: dict[str, tuple[Item, NDArray[np.float32]]] = {}
+        for segment in self.segments():
+            rows = [row for row in rows_of(segment.items, keys).tolist() if segment.is_kept[row]]
+            vectors = segment.vectors[rows].float().numpy()
+            for item, vector in zip(items_at(segment.items, rows), vectors, strict=True):
+                found[item.key] = item, vector
+        return [found.get(key) for key in keys]
+
+    def search(
+        self, queries: NDArray[np.float32], k: int, kind: Kind, where: Sequence[Condition] = ()
+    ) -> list[list[Hit]]:
+        given = torch.from_numpy(np.ascontiguousarray(queries, np.float32))
+        segments = [s for s in self.segments() if s.kind == kind and s.kept]
+        found = [segment.find(given, k, where) for segment in segments]
+        return [_best(segments, [of_all[i] for of_all in found], k) for i in range(len(given))]
+
+    # --- writing --------------------------------------------------------------------------------
+
+    def put(self, items: Sequence[Item], vectors: Vectors) -> None:
+        _check_vectors(items, vectors, self.width)
+        with self._writing() as segments:
+            segments[:] = [segment.without([item.key for item in items]) for segment in segments]
+            for kind in ("image", "caption"):
+                rows = [row for row, item in enumerate(items) if item.kind == kind]
+                if rows:
+                    table = as_table([items[row] for row in rows])
+                    segments.append(self._write(kind, table, [vectors[rows]]))
+            segments[:] = self._merged(segments)
+
+    def remove(self, keys: Sequence[str]) -> None:
+        with self._writing() as segments:
+            segments[:] = self._merged([segment.without(keys) for segment in segments])
+
+    @contextmanager
+    def _writing(self) -> Iterator[list[Segment]]:
+        """The segments, to change; the version that they are then is the current one."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with only_writer(self.folder):
+            kept = self.segments()
+            segments = list(kept)
+            self._delete_all_but(kept)
+            try:
+                yield segments
+                self._commit(segments)
+                kept = segments
+            finally:
+                self._delete_all_but(kept)
+
+    def _commit(self, segments: Sequence[Segment]) -> None:
+        listed = [
+            {"name": s.folder.name, "kind": s.kind, "rows": s.rows, "gone": s.gone.tolist()}
+            for s in segments
+        ]
+        with write_atomically(self.folder / "segments.json") as file:
+            json.dump(listed, file)
+
+    def _delete_all_but(self, segments: Sequence[Segment]) -> None:
+        """What is not of this version: others that have it open can still read it."""
+        needed = {segment.folder.name for segment in segments}
+        for path in self.folder.iterdir():
+            if path.is_dir() and path.name not in needed:
+                shutil.rmtree(path)
+
+    def _write(self, kind: Kind, table: pa.Table, vectors: Iterable[Vectors]) -> Segment:
+        """A new segment from parts of its vectors, on disk when this returns."""
+        folder = self.folder / secrets.token_hex(8)
+        folder.mkdir()
+        write_table(folder / "items.arrow", table)
+        header = {"descr": "<f2", "fortran_order": False, "shape": (len(table), self.width)}
+        with (folder / "vectors.npy").open("wb") as file:
+            np.lib.format.write_array_header_1_0(file, header)
+            for part in vectors:
+                file.write(np.ascontiguousarray(part, "<f2").data)
+        sync_folder(folder)
+        return Segment(folder, kind, len(table))
+
+    def _merged(self, segments: Sequence[Segment]) -> list[Segment]:
+        """Without segments that are gone, and with small ones merged.
+
+        A segment is merged with the one before it that is not twice its size, so that there are
+        about as many as the number of rows has binary digits, and no row is often copied.
+        """
+        merged: list[Segment] = []
+        for segment in sorted(segments, key=lambda s: s.kind, reverse=True):
+            group = [segment]
+            while merged and merged[-1].kind == segment.kind and _small(merged[-1], group):
+                group.insert(0, merged.pop())
+            if len(group) > 1 or len(segment.gone) > MOST_GONE * segment.rows:
+                group = self._rewritten(group)
+            merged += group
+        return merged
+
+    def _rewritten(self, group: Sequence[Segment]) -> list[Segment]:
+        """One segment with what is kept of several; none where nothing is."""
+        if not any(segment.kept for segment in group):
+            return []
+        tables = [s.items.filter(pa.array(s.is_kept)) for s in group]
+        vectors = [
+            s.vectors.numpy()[s.is_kept] if len(s.gone) else s.vectors.numpy() for s in group
+        ]
+        table = pa.concat_tables(tables, promote_options="default")
+        return [self._write(group[0].kind, table, vectors)]
+
+
+def _small(segment: Segment, group: Sequence[Segment]) -> bool:
+    return segment.kept < 2 * sum(later.kept for later in group)
+
+
+def _best(segments: Sequence[Segment], found: Sequence[Found], k: int) -> list[Hit]:
+    """The highest of what was found in several segments; of equal ones the one put first."""
+    hits = [
+        Hit(item, score)
+        for segment, (rows, scores) in zip(segments, found, strict=True)
+        for item, score in zip(items_at(segment.items, rows), scores.tolist(), strict=True)
+    ]
+    return sorted(hits, key=lambda hit: -hit.score)[:k]
+
+
+def _check_vectors(items: Sequence[Item], vectors: Vectors, width: int) -> None:
+    if vectors.shape != (len(items), width):
+        raise ValueError(
+            f"{len(items)} items need vectors [{len(items)}, {width}], got {list(vectors.shape)}"
+        )
+    if len({item.key for item in items}) < len(items):
+        raise ValueError("two items have the same key")
+    off = np.abs(np.linalg.norm(vectors.astype(np.float32), axis=1) - 1)
+    if not (off < 0.01).all():
+        worst = int(np.argmax(np.where(np.isfinite(off), off, np.inf)))
+        raise ValueError(f"the vector of {items[worst].key!r} is not of length 1")
+
+
+@contextmanager
+def _one_sentence(path: Path) -> Iterator[None]:
+    """A damaged file is named, with what to do."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except (ValueError, KeyError, TypeError, OSError, EOFError) as error:
+        reason = " ".join(str(error).split())
+        raise ValueError(
+            f"{path} is damaged ({reason}): index again into a new folder, or restore the file"
+        ) from error
