@@ -88,7 +88,11 @@ def _image_files(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
         folders[:] = [name for name in folders if not name.startswith(".")]
         for name in files:
             path = Path(place, name)
-            if not name.startswith(".") and path.suffix.lower() in image_endings() and path.is_file():
+            if (
+                not name.startswith(".")
+                and path.suffix.lower() in image_endings()
+                and path.is_file()
+            ):
                 yield path.relative_to(folder).as_posix(), path.stat()
 
 

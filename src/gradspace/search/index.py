@@ -162,19 +162,18 @@ def open_index(folder: Path) -> Index:
 
 def model_digest(model: Path) -> str:
     """Another one for other weights: of a hub's model its name, else of parts of the files."""
-    if not model.exists():
-        return str(model)
-    files = (
-        sorted(model.glob("*.safetensors")) + [model / "config.json"]
-        if is_pretrained(model)
-        else [Run(model).best]
-    )
+    if is_pretrained(model):
+        if not model.exists():
+            return str(model)
+        files = [model / "config.json", *sorted(model.glob("*.safetensors"))]
+    else:
+        files = [Run(model).best]
     state = blake2b(digest_size=16)
     for path in files:
         size = path.stat().st_size
         state.update(f"{size} ".encode())
         with path.open("rb") as file:
             for part in range(SAMPLES):
-                file.seek(part * max(1, size - SAMPLE_BYTES) // SAMPLES)
+                file.seek(part * max(0, size - SAMPLE_BYTES) // (SAMPLES - 1))
                 state.update(file.read(SAMPLE_BYTES))
     return state.hexdigest()

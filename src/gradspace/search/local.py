@@ -11,6 +11,7 @@ are deleted by the next process that writes.
 from __future__ import annotations
 
 import json
+import re
 import secrets
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
@@ -170,7 +171,7 @@ class LocalEngine:
             ]
 
     def _inside(self, name: str) -> Path:
-        if Path(name).name != name or name.startswith("."):
+        if not re.fullmatch("[0-9a-f]{16}", name):
             raise ValueError(f"{name!r} is no name of a segment")
         return self.folder / name
 

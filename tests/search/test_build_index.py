@@ -1,0 +1,367 @@
+"""Indexing: what is new, changed, gone or broken; faults; and searching what is there."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from multiprocessing import get_context
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+from PIL import Image
+from search.conftest import write_photo, write_photos
+from small_runs import train_small
+from torch import Tensor
+
+from gradspace.embedding import embed_captions, embed_pictures
+from gradspace.recipes import DataRecipe
+from gradspace.search import build
+from gradspace.search.build import Outcome, update_index
+from gradspace.search.collection import caption_file, dataset_split, photo_folder
+from gradspace.search.index import Index, create_index, open_index
+from gradspace.search.searcher import Query, Searcher, open_searcher
+from gradspace.search.where import parse_condition
+from gradspace.system import System, load_system
+
+
+def bring_up_to_date(out: Path, model: Path, system: System, photos: Path) -> tuple[Index, Outcome]:
+    collection = photo_folder(photos)
+    index = create_index(out, model, system, collection)
+    return index, update_index(index, collection, system)
+
+
+def expect(index: Index, system: System, photos: Path, keys: set[str]) -> None:
+    """Exactly these are indexed, each with its own vector and thumbnail."""
+    assert set(index.engine.fingerprints()) == keys
+    for key, found in zip(sorted(keys), index.engine.get(sorted(keys)), strict=True):
+        assert found is not None
+        with Image.open(photos / key) as picture:
+            expected = embed_pictures(system, [picture.convert("RGB")])[0].numpy()
+        assert np.abs(found[1] - expected).max() < 1e-3
+        thumbnail = index.thumbnails.read(key)
+        assert thumbnail is not None
+        assert thumbnail.startswith(b"\xff\xd8")
+
+
+def names(photos: Path) -> set[str]:
+    return {item.key for item in photo_folder(photos).items}
+
+
+def test_only_what_is_new_changed_or_gone_is_done(
+    model: Path, system: System, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "index"
+    index, outcome = bring_up_to_date(out, model, system, photos)
+    assert outcome == Outcome(added=10)
+    expect(index, system, photos, names(photos))
+    write_photo(photos / "000.png", 77)
+    write_photo(photos / "new.png", 78)
+    (photos / "002.png").unlink()
+    (photos / "004.png").write_bytes(b"broken now")
+    (photos / "never.png").write_bytes(b"never a picture")
+    embedded = []
+    embed = system.model.embed_images
+
+    def counted(images: Tensor) -> Tensor:
+        embedded.append(len(images))
+        return embed(images)
+
+    monkeypatch.setattr(system.model, "embed_images", counted)
+    index, outcome = bring_up_to_date(out, model, system, photos)
+    assert sum(embedded) == 2
+    assert (outcome.added, outcome.changed, outcome.removed, outcome.unchanged) == (1, 1, 2, 7)
+    assert len(outcome.broken) == 2
+    assert all("is broken" in reason for reason in outcome.broken)
+    expect(index, system, photos, names(photos) - {"004.png", "never.png"})
+    assert index.thumbnails.read("002.png") is None
+
+
+def test_pictures_are_decoded_in_other_processes(
+    model: Path, system: System, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "IMAGES_AT_ONCE", 3)
+    collection = photo_folder(photos)
+    index = create_index(tmp_path / "index", model, system, collection)
+    done: list[tuple[int, int]] = []
+    update_index(index, collection, system, num_workers=1, progress=lambda *now: done.append(now))
+    expect(index, system, photos, names(photos))
+    assert done == [(0, 10), (3, 10), (6, 10), (9, 10), (10, 10)]
+
+
+# --- faults -------------------------------------------------------------------------------------
+
+
+def test_killed_at_a_hundred_moments(
+    model: Path, system: System, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever is killed while photos come, change and go, the last complete version is found."""
+    monkeypatch.setattr(build, "IMAGES_AT_ONCE", 2)
+    photos, out = tmp_path / "photos", tmp_path / "index"
+    write_photos(photos, range(6))
+    index, _ = bring_up_to_date(out, model, system, photos)
+    chance = Random(0)
+    context = get_context("fork")
+    kills = 0
+    for number in range(100):
+        write_photo(photos / f"{chance.randrange(12):03}.png", 1000 + number)
+        (photos / f"{chance.randrange(12):03}.png").unlink(missing_ok=True)
+        process = context.Process(target=build_saving_often, args=(out, model, system, photos))
+        process.start()
+        time.sleep(chance.random() * 0.06)
+        assert process.pid
+        os.kill(process.pid, signal.SIGKILL)
+        process.join()
+        kills += process.exitcode == -signal.SIGKILL
+        reader = open_index(out)
+        keys = sorted(reader.engine.fingerprints())
+        stored = reader.engine.get(keys)
+        assert all(found is not None for found in stored)
+        assert len(reader.engine) == len(keys)
+        found = reader.engine.search(np.stack([f[1] for f in stored if f]), 20, "image")
+        for key, hits in zip(keys, found, strict=True):
+            assert key in {hit.item.key for hit in hits}
+    assert kills > 50, "most were killed at work"
+    index, outcome = bring_up_to_date(out, model, system, photos)
+    assert outcome.broken == []
+    expect(index, system, photos, names(photos))
+
+
+def build_saving_often(out: Path, model: Path, system: System, photos: Path) -> None:
+    collection = photo_folder(photos)
+    update_index(create_index(out, model, system, collection), collection, system, save_every=0)
+
+
+def test_a_second_build_is_refused(
+    model: Path, system: System, photos: Path, tmp_path: Path
+) -> None:
+    collection = photo_folder(photos)
+    index = create_index(tmp_path / "index", model, system, collection)
+    refused = []
+
+    def start_another(done: int, _: int) -> None:
+        if not done:
+            with pytest.raises(ValueError, match="another process is writing into") as error:
+                update_index(index, collection, system)
+            refused.append(error)
+
+    update_index(index, collection, system, progress=start_another)
+    assert len(refused) == 1
+    expect(index, system, photos, names(photos))
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Path:
+    """One megabyte, where this user may mount one."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", place], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip("a small disk cannot be mounted here")
+    return place
+
+
+def test_a_full_disk(
+    model: Path, system: System, photos: Path, small_disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "IMAGES_AT_ONCE", 4)
+    try:
+        out = small_disk / "index"
+        index, _ = bring_up_to_date(out, model, system, photos)
+        before = names(photos)
+        write_photos(photos, range(10, 600))
+        with pytest.raises(ValueError, match=r"there is no space left for .*index: what was"):
+            build_saving_often(out, model, system, photos)
+        left = set(open_index(out).engine.fingerprints())
+        assert before <= left < names(photos)
+        [hits] = Searcher(open_index(out), system).search([Query(like="000.png")], 3)
+        assert len(hits) == 3
+        for path in photos.glob("**/*.png"):
+            if path.relative_to(photos).as_posix() not in left:
+                path.unlink()
+        index, _ = bring_up_to_date(out, model, system, photos)
+        assert set(index.engine.fingerprints()) == left
+    finally:
+        subprocess.run(["umount", "--lazy", small_disk], check=True)
+
+
+def test_another_model_or_collection(
+    model: Path, system: System, photos: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "index"
+    bring_up_to_date(out, model, system, photos)
+    other = tmp_path / "other"
+    shutil.copytree(model, other)
+    with pytest.raises(ValueError, match=r"is an index of .*photos, not of .*other: index into"):
+        create_index(out, model, system, photo_folder(_renamed(photos, "other photos, other")))
+    weights = next(other.glob("*.safetensors"))
+    weights.write_bytes(weights.read_bytes()[:-4] + b"\x01\x02\x03\x04")
+    with pytest.raises(ValueError, match="is an index of another model"):
+        create_index(out, other, system, photo_folder(_renamed(photos, "photos")))
+
+
+def _renamed(photos: Path, name: str) -> Path:
+    target = photos.parent / name
+    if not target.exists():
+        shutil.copytree(photos, target)
+    return target
+
+
+def test_a_model_that_was_moved_or_changed(
+    model: Path, system: System, photos: Path, tmp_path: Path
+) -> None:
+    out, copy = tmp_path / "index", tmp_path / "copy"
+    shutil.copytree(model, copy)
+    bring_up_to_date(out, copy, system, photos)
+    moved = copy.rename(tmp_path / "moved")
+    with pytest.raises(ValueError, match=r"the model of .* is no longer at .*copy: put it back"):
+        open_searcher(out)
+    _, outcome = bring_up_to_date(out, moved, system, photos)
+    assert outcome == Outcome(unchanged=10)
+    assert open_searcher(out).index.record.model == str(moved)
+    weights = next(moved.glob("*.safetensors"))
+    weights.write_bytes(weights.read_bytes()[:-4] + b"\x01\x02\x03\x04")
+    with pytest.raises(ValueError, match=r"is not the model that .* was made with any more"):
+        open_searcher(out)
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"format": 1}', "[]"])
+def test_a_damaged_record(tmp_path: Path, text: str) -> None:
+    (tmp_path / "index.json").write_text(text)
+    with pytest.raises(ValueError, match=r"index.json is damaged"):
+        open_index(tmp_path)
+    with pytest.raises(ValueError, match="is no index: make one with `gradspace index RUN"):
+        open_index(tmp_path / "none")
+
+
+# --- searching ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def searcher(model: Path, system: System, tmp_path_factory: pytest.TempPathFactory) -> Searcher:
+    folder = tmp_path_factory.mktemp("searched")
+    write_photos(folder / "photos", range(20))
+    index, _ = bring_up_to_date(folder / "index", model, system, folder / "photos")
+    return Searcher(index, system)
+
+
+def test_by_sentence_by_picture_and_by_both(searcher: Searcher, system: System) -> None:
+    picture = searcher.index.picture("below/003.png")
+    queries = [
+        Query("a red ball"),
+        Query(picture=picture),
+        Query("a red ball", picture, picture_weight=0.25),
+        Query("a red ball", picture, picture_weight=0.0),
+        Query(like="below/003.png"),
+    ]
+    text = embed_captions(system, ["a red ball"])[0].numpy()
+    image = embed_pictures(system, [picture])[0].numpy()
+    both = 0.75 * text + 0.25 * image
+    expected = [text, image, both / np.linalg.norm(both), text, image]
+    assert np.abs(searcher.embed(queries) - np.stack(expected)).max() < 1e-3
+    found = searcher.search(queries, 5)
+    assert [len(hits) for hits in found] == [5] * 5
+    assert found[1][0].item.key == "below/003.png"
+    assert found[1][0].score == pytest.approx(1, abs=1e-3)
+    assert "below/003.png" not in {hit.item.key for hit in found[4]}
+    assert [hit.item.key for hit in found[1][1:]] == [hit.item.key for hit in found[4][:4]]
+    for hits in found:
+        assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
+
+
+def test_with_conditions(searcher: Searcher) -> None:
+    where = [parse_condition("folder=below"), parse_condition("width>=48")]
+    [hits] = searcher.search([Query("anything")], 50, where=where)
+    assert {hit.item.key for hit in hits} == {f"below/{n:03}.png" for n in range(1, 20, 2)}
+    [nothing] = searcher.search([Query("anything")], where=[parse_condition("width>48")])
+    assert nothing == []
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        (Query(), "a query is a sentence, a picture, or an item"),
+        (Query("  "), "a query is a sentence, a picture, or an item"),
+        (Query(like="none.png"), "there is no item 'none.png' in index"),
+        (Query("a", picture_weight=2), "picture_weight is 2; give 0 to 1"),
+    ],
+)
+def test_queries_that_are_none(searcher: Searcher, query: Query, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        searcher.search([query])
+
+
+def test_what_an_index_does_not_hold(searcher: Searcher) -> None:
+    with pytest.raises(ValueError, match="index holds images only"):
+        searcher.search([Query("a")], kind="caption")
+    with pytest.raises(ValueError, match="k is 0; ask for one item at least"):
+        searcher.search([Query("a")], 0)
+    with pytest.raises(KeyError):
+        searcher.index.picture("none.png")
+    assert searcher.index.thumbnail("none.png") is None
+
+
+def test_a_photo_that_was_deleted(
+    model: Path, system: System, photos: Path, tmp_path: Path
+) -> None:
+    """It is still found, shown by its thumbnail, and named where the photo itself is wanted."""
+    index, _ = bring_up_to_date(tmp_path / "index", model, system, photos)
+    (photos / "000.png").unlink()
+    [hits] = Searcher(open_index(index.folder), system).search([Query("a")], 10)
+    assert "000.png" in {hit.item.key for hit in hits}
+    assert index.thumbnail("000.png") is not None
+    with pytest.raises(ValueError, match=r"000.png"):
+        open_index(index.folder).picture("000.png")
+
+
+def test_captions_by_photo(model: Path, system: System, photos: Path, tmp_path: Path) -> None:
+    (tmp_path / "c.txt").write_text("a red ball\ntwo blue stars\na small cube\n")
+    collection = caption_file(tmp_path / "c.txt")
+    index = create_index(tmp_path / "index", model, system, collection)
+    assert update_index(index, collection, system) == Outcome(added=3)
+    assert index.kinds == ("caption",)
+    with Image.open(photos / "000.png") as picture:
+        query = Query(picture=picture.convert("RGB"))
+    [hits] = Searcher(index, system).search([query], 2, "caption")
+    vectors = (
+        embed_captions(system, collection.split.captions)
+        @ embed_pictures(system, [query.picture] if query.picture else []).t()
+    )
+    order = vectors[:, 0].argsort(descending=True)[:2].tolist()
+    assert [hit.item.text for hit in hits] == [collection.split.captions[i] for i in order]
+    with pytest.raises(ValueError, match="there are no pictures in this collection"):
+        index.picture("a red ball")
+
+
+def test_a_run_on_features_searches_its_own_dataset(tmp_path: Path) -> None:
+    run = train_small(tmp_path / "run")
+    data = run.recipe().data
+    system = load_system(run.folder)
+    collection = dataset_split(data, "dev")
+    index = create_index(tmp_path / "index", run.folder, system, collection)
+    outcome = update_index(index, collection, system)
+    assert outcome.added == 40 + len(collection.split.captions)
+    searcher = open_searcher(tmp_path / "index")
+    assert not searcher.reads_pictures
+    [images] = searcher.search([Query("a red ball")], 3)
+    [captions] = searcher.search([Query(like=images[0].item.key)], 3, "caption")
+    assert searcher.index.picture(captions[0].item.key).width > 50
+    assert searcher.index.thumbnail(images[0].item.key) is not None
+    with pytest.raises(ValueError, match="this run reads precomputed features, not pictures"):
+        searcher.search([Query(picture=Image.new("RGB", (9, 9)))])
+    write_photos(tmp_path / "photos", range(2))
+    photos = photo_folder(tmp_path / "photos")
+    other = create_index(tmp_path / "other", run.folder, system, photos)
+    with pytest.raises(ValueError, match="reads precomputed features, and the collection has"):
+        update_index(other, photos, system)
+
+
+def test_a_dataset_that_is_gone(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="does not exist"):
+        dataset_split(DataRecipe(source=str(tmp_path / "none")), "test")
