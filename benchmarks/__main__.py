@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.progress import track
 
-from benchmarks import evaluation, losses, mining, pairs, scale, training
+from benchmarks import evaluation, losses, mining, pairs, scale, search, training
 from benchmarks.case import Case, Measurement
 from benchmarks.page import machine, page
 from benchmarks.processes import ROOT, run
@@ -26,6 +26,7 @@ SUITES = {
     "mining": mining,
     "training": training,
     "pairs": pairs,
+    "search": search,
 }
 WIDTH = 124
 """Of the tables: what they need, also where the terminal is narrower or none."""
@@ -39,6 +40,7 @@ class Suite(StrEnum):
     mining = "mining"
     training = "training"
     pairs = "pairs"
+    search = "search"
 
 
 def main(

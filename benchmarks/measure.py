@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import evaluation, losses, mining, pairs, scale, training
+from benchmarks import evaluation, losses, mining, pairs, scale, search, training
 from benchmarks.case import Call, Case, Measurement, Run
 
 THREADS = 2
@@ -36,6 +36,7 @@ PREPARE = {
     "mining": mining.prepare,
     "training": training.prepare,
     "pairs": pairs.prepare,
+    "search": search.prepare,
 }
 
 

@@ -11,6 +11,7 @@ from small_runs import DATA, MODEL
 
 from gradspace import demo
 from gradspace.comparison.recipe import Comparison
+from gradspace.search.searcher import Query, open_searcher
 
 
 def small(epochs: int = 1) -> Comparison:
@@ -38,6 +39,10 @@ def test_demo_compares_objectives(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert expected in shown[0].replace("\n", "")
     assert "finished" in shown[0]
     assert "finished" not in shown[1], "what is trained is kept"
+    searched = [tmp_path / "search" / name for name in ("triplet", "circle-sigmoid-ms")]
+    assert f"gradspace serve {searched[0]} {searched[1]}" in shown[0].replace("\n", "")
+    [hits] = open_searcher(searched[1]).search([Query("a red ball")], 3)
+    assert len(hits) == 3
     page = (tmp_path / "report.html").read_text()
     assert "circle/sigmoid-ms" in page
     monkeypatch.setattr(demo, "demo_comparison", lambda: small(epochs=2))

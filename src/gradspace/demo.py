@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 
 from gradspace.comparison.compare import find_out, run_cells, save_findings
+from gradspace.comparison.entries import Entry
 from gradspace.comparison.grid import cells
 from gradspace.comparison.metrics import COCOS, RECALLS
 from gradspace.comparison.recipe import Comparison
 from gradspace.comparison.show import show_findings
 from gradspace.comparison.tables import View, as_rich, make_tables
 from gradspace.report import write_report
-from gradspace.system import default_device
+from gradspace.search.build import update_index
+from gradspace.search.collection import dataset_split
+from gradspace.search.index import create_index
+from gradspace.system import default_device, load_system
 
 TITLE = "Four objectives on scenes"
 EXPLANATION = (
@@ -73,3 +78,25 @@ def run_demo(folder: Path, console: Console) -> None:
     report = folder / "report.html"
     write_report(report, TITLE, outcome.entries, findings, device=device)
     console.print(f"Curves, diagrams and what the models retrieve: {report}", highlight=False)
+    indexes = " ".join(str(_index(folder, entry)) for entry in _shown(outcome.entries))
+    console.print(
+        f"Search with the models in a browser: gradspace serve {indexes}",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def _shown(entries: Sequence[Entry]) -> list[Entry]:
+    """The first and the last objective, to be compared side by side."""
+    first = [entry for entry in entries if entry.seed == entries[0].seed]
+    return [first[0], first[-1]]
+
+
+def _index(folder: Path, entry: Entry) -> Path:
+    """An index of what the model is tested on."""
+    name = entry.objective.replace("/", "-")
+    model, out = entry.run.folder, folder / "search" / name
+    system, collection = load_system(model), dataset_split(entry.run.recipe().data, "test")
+    index = create_index(out, model, system, collection, name=entry.objective)
+    update_index(index, collection, system)
+    return out

@@ -1,0 +1,126 @@
+"""`gradspace index` and `gradspace search` as a user types them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from search.conftest import write_photos
+from small_runs import train_small
+from typer.testing import CliRunner
+
+from gradspace.cli import _run, app
+
+
+def run(*arguments: object) -> str:
+    done = CliRunner().invoke(app, [str(a) for a in arguments], env={"COLUMNS": "200"})
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_photos_from_a_folder_to_what_is_found(model: Path, photos: Path, tmp_path: Path) -> None:
+    out = tmp_path / "index"
+    (photos / "broken.png").write_bytes(b"no picture")
+    shown = run("index", model, photos, "--out", out, "--device", "cpu")
+    assert "10 items (10 added, 0 changed, 0 removed, 0 unchanged, 1 left out)" in shown
+    assert "left out: image 'broken.png'" in shown
+    (photos / "broken.png").unlink()
+    again = json.loads(run("index", model, photos, "--out", out, "--json"))
+    assert again["items"] == again["unchanged"] == 10
+    assert again["broken"] == []
+    shown = run("search", out, "two red cubes", "--top", 3)
+    assert "score" in shown
+    assert len(shown.splitlines()) == 4
+    found = json.loads(run("search", out, photos / "002.png", "--json"))
+    assert found[0]["key"] == "002.png"
+    assert found[0]["score"] == pytest.approx(1, abs=1e-3)
+    assert found[0]["metadata"] == {"folder": "", "width": 48, "height": 40}
+    both = ("a star", "--image", photos / "002.png", "--image-weight", 0.9)
+    assert json.loads(run("search", out, *both, "--json"))[0]["key"] == "002.png"
+    like = json.loads(run("search", out, "--like", "002.png", "--top", 50, "--json"))
+    assert len(like) == 9
+    below = json.loads(run("search", out, "a", "--where", "folder=below", "--top", 50, "--json"))
+    assert {hit["metadata"]["folder"] for hit in below} == {"below"}
+    assert "nothing found" in run("search", out, "a", "--where", "width>48")
+
+
+def test_captions_and_metadata(model: Path, photos: Path, tmp_path: Path) -> None:
+    (tmp_path / "c.txt").write_text("[red] ball\n<b>two</b> cats\n")
+    run("index", model, tmp_path / "c.txt", "--out", tmp_path / "captions", "--name", "sayings")
+    shown = run("search", tmp_path / "captions", photos / "000.png")
+    assert "[red] ball" in shown
+    assert "<b>two</b> cats" in shown
+    assert json.loads((tmp_path / "captions" / "index.json").read_text())["name"] == "sayings"
+    (tmp_path / "facts.csv").write_text("path,year\n000.png,2020\n")
+    out = tmp_path / "photos-index"
+    run("index", model, photos, "--out", out, "--metadata", tmp_path / "facts.csv")
+    found = json.loads(run("search", out, "a", "--where", "year>=2020", "--json"))
+    assert [hit["key"] for hit in found] == ["000.png"]
+
+
+def test_a_run_indexes_its_own_dataset(tmp_path: Path) -> None:
+    folder = train_small(tmp_path / "run", training={"epochs": 1}).folder
+    run("index", folder, "--out", tmp_path / "index", "--split", "dev")
+    assert "caption" in run("search", tmp_path / "index", "a red ball")
+    found = json.loads(
+        run("search", tmp_path / "index", "a red ball", "--find", "caption", "--json")
+    )
+    assert all(hit["kind"] == "caption" and hit["image"] for hit in found)
+
+
+class Refused:
+    """The one sentence that a command prints, and nothing else."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self.capsys = capsys
+
+    def __call__(self, *arguments: str | Path) -> str:
+        self.capsys.readouterr()
+        assert _run([str(argument) for argument in arguments]) == 1
+        printed = self.capsys.readouterr()
+        assert printed.out == ""
+        [line] = printed.err.splitlines()
+        return line
+
+
+@pytest.fixture
+def refused(capsys: pytest.CaptureFixture[str]) -> Refused:
+    return Refused(capsys)
+
+
+def test_mistakes_get_one_sentence(
+    model: Path, photos: Path, tmp_path: Path, refused: Refused
+) -> None:
+    out = tmp_path / "index"
+    assert "there is no folder none" in refused("index", model, "none", "--out", out)
+    assert "no run with a dataset of its own" in refused("index", model, "--out", out)
+    assert not out.exists()
+    run("index", model, photos, "--out", out)
+    assert "is no index: make one with" in refused("search", tmp_path, "a")
+    assert "cannot be read as an image" in refused("search", out, "none.jpg")
+    assert "say what to search for" in refused("search", out)
+    assert "a condition is a field" in refused("search", out, "a", "--where", "year")
+    assert "there is no item 'x.png'" in refused("search", out, "--like", "x.png")
+    vectors = next(out.glob("segments/*/vectors.npy"))
+    vectors.write_bytes(vectors.read_bytes()[:-10])
+    assert "vectors.npy is damaged" in refused("search", out, "a")
+
+
+def test_the_index_of_another_model(
+    model: Path, photos: Path, tmp_path: Path, refused: Refused
+) -> None:
+    other, out = tmp_path / "other", tmp_path / "index"
+    shutil.copytree(model, other)
+    weights = next(other.glob("*.safetensors"))
+    content = bytearray(weights.read_bytes())
+    content[-2] ^= 1
+    weights.write_bytes(content)
+    run("index", model, photos, "--out", out)
+    assert "is an index of another model" in refused("index", other, photos, "--out", out)
+    write_photos(tmp_path / "more", range(2))
+    assert "is an index of" in refused("index", model, tmp_path / "more", "--out", out)
+    assert len(json.loads(run("search", out, "a", "--json"))) == 10
