@@ -118,9 +118,12 @@ def tensorboard_events(run: Run) -> Events:
 
 
 def create_run(folder: Path, recipe: Recipe) -> Run:
-    """A new folder with the recipe and the environment; an existing run is not overwritten."""
+    """A new folder with the recipe and the environment; a run that has begun is not overwritten.
+
+    One whose training was refused, for its data or its options, can be started anew.
+    """
     run = Run(folder)
-    if run.recipe_file.exists():
+    if run.last.exists() or run.metrics_file.exists():
         raise ValueError(
             f"{folder} holds a run already: go on with --resume {folder}, or choose another --out"
         )

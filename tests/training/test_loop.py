@@ -218,6 +218,15 @@ def test_an_existing_run_is_not_overwritten(tmp_path: Path) -> None:
         open_run(tmp_path)
 
 
+def test_a_run_that_was_refused_can_be_started_anew(tmp_path: Path) -> None:
+    wrong = small_recipe(model={"backbone": str(tmp_path / "none")})
+    run = create_run(tmp_path / "a", wrong)
+    with pytest.raises(ValueError, match="none"):
+        new_system(wrong, open_data(wrong), run, torch.device("cpu"))
+    assert train_small(tmp_path / "a").best.exists()
+
+
+
 # --- a transformers text encoder ----------------------------------------------------------------
 
 
