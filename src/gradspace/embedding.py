@@ -104,14 +104,19 @@ def embed_captions(system: System, captions: Sequence[str]) -> Tensor:
 @torch.inference_mode()
 def embed_pictures(system: System, pictures: Sequence[Image.Image]) -> Tensor:
     """Unit vectors of one's own pictures, [pictures, width]."""
+    pixels = read_pictures(system, pictures)
+    return system.model.embed_images(pixels.to(system.device)).float().cpu()
+
+
+def read_pictures(system: System, pictures: Sequence[Image.Image]) -> Tensor:
+    """What the model reads of one's own pictures, [pictures, 3, height, width]."""
     if system.crop is None or isinstance(system.crop, PassageTokens):
         what = "passages" if system.crop else "precomputed features"
         raise ValueError(
             f"this run reads {what}, not pictures: train with model.backbone to embed "
             "pictures of your own"
         )
-    pixels = torch.stack([system.crop(picture) for picture in pictures])
-    return system.model.embed_images(pixels.to(system.device)).float().cpu()
+    return torch.stack([system.crop(picture) for picture in pictures])
 
 
 @torch.inference_mode()

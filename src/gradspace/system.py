@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from gradspace.checkpoint import load_checkpoint, without_prefix
-from gradspace.data.captions import Encode
+from gradspace.data.captions import Encode, Spans
 from gradspace.data.dataset import Dataset, Split
 from gradspace.data.passages import PassageTokens
 from gradspace.data.pixels import CentreCrop, RandomCrop
@@ -28,6 +28,9 @@ from gradspace.processes import is_first
 from gradspace.recipes import Recipe, make_recipe
 from gradspace.runs import Run, open_run
 
+Words = Vocabulary | Tokenizer
+"""What knows the tokens of captions."""
+
 
 @dataclass(frozen=True)
 class System:
@@ -40,6 +43,8 @@ class System:
     """Of one image's features; None where the model reads pixels or passages."""
     training_crop: RandomCrop | ImageProcessor | PassageTokens | None = None
     crop: CentreCrop | ImageProcessor | PassageTokens | None = None
+    spans: Spans | None = None
+    """Where in a caption its tokens are from, if that is known."""
 
     def autocast(self, precision: str) -> AbstractContextManager[Any]:
         if precision == "float32":
@@ -59,8 +64,8 @@ def new_system(recipe: Recipe, dataset: Dataset, run: Run, device: torch.device)
     """Build what the recipe describes, and write into the run what is needed to load it again."""
     train = _training_split(dataset)
     torch.manual_seed(recipe.seed)
-    encode, text_input = _new_text_side(recipe, train, run)
-    system = _assemble(recipe, _image_input(recipe, train), text_input, encode, device)
+    words, text_input = _new_text_side(recipe, train, run)
+    system = _assemble(recipe, _image_input(recipe, train), text_input, words, device)
     if recipe.init is not None:
         _start_from(recipe.init, system)
     for part in system.model.modules():
@@ -115,7 +120,7 @@ def pretrained_system(place: Path, device: torch.device) -> System:
     name = str(place)
     recipe = make_recipe({"model": {"name": "dual", "pretrained": name}})
     inputs = ImageInput(backbone=name), TextInput(encoder=name, fine_tune=False)
-    system = _assemble(recipe, *inputs, dual_tokenizer(name).encode, device)
+    system = _assemble(recipe, *inputs, dual_tokenizer(name), device)
     system.model.eval()
     return system
 
@@ -130,21 +135,21 @@ def empty_system(run: Run, feature_shape: Sequence[int] | None, device: torch.de
             TextInput(encoder=place, pretrained=False),
         )
         tokenizer = dual_tokenizer(run.folder / "tokenizer", config_from=place)
-        return _assemble(recipe, *inputs, tokenizer.encode, device)
+        return _assemble(recipe, *inputs, tokenizer, device)
     if model_info(recipe.model.name).build.reads_passages:
         image_input = ImageInput(passages=True)
     elif feature_shape is None:
         image_input = ImageInput(backbone=run.folder / "backbone", pretrained=False)
     else:
         image_input = ImageInput(shape=tuple(feature_shape))
-    encode: Encode
+    words: Words
     if recipe.model.text_encoder:
-        encode = Tokenizer(run.folder / "tokenizer").encode
+        words = Tokenizer(run.folder / "tokenizer")
         text_input = TextInput(encoder=run.folder / "text-encoder", pretrained=False)
     else:
-        vocabulary = Vocabulary.load(run.folder / "vocabulary.json")
-        encode, text_input = vocabulary.encode_batch, TextInput(vocabulary_size=len(vocabulary))
-    return _assemble(recipe, image_input, text_input, encode, device)
+        words = Vocabulary.load(run.folder / "vocabulary.json")
+        text_input = TextInput(vocabulary_size=len(words))
+    return _assemble(recipe, image_input, text_input, words, device)
 
 
 def default_device() -> torch.device:
@@ -176,29 +181,30 @@ def _image_input(recipe: Recipe, train: Split) -> ImageInput:
     return ImageInput(shape=train.features.shape)
 
 
-def _new_text_side(recipe: Recipe, train: Split, run: Run) -> tuple[Encode, TextInput]:
+def _new_text_side(recipe: Recipe, train: Split, run: Run) -> tuple[Words, TextInput]:
     network = recipe.model.text_encoder or recipe.model.pretrained
     if network:
         tokenizer = dual_tokenizer(network) if recipe.model.pretrained else Tokenizer(network)
         if is_first():
             tokenizer.save(run.folder / "tokenizer")
-        return tokenizer.encode, TextInput(encoder=network)
+        return tokenizer, TextInput(encoder=network)
     vocabulary = Vocabulary.build([*train.captions, *(train.passages or ())])
     if is_first():
         vocabulary.save(run.folder / "vocabulary.json")
-    return vocabulary.encode_batch, TextInput(vocabulary_size=len(vocabulary))
+    return vocabulary, TextInput(vocabulary_size=len(vocabulary))
 
 
 def _assemble(
     recipe: Recipe,
     image_input: ImageInput,
     text_input: TextInput,
-    encode: Encode,
+    words: Words,
     device: torch.device,
 ) -> System:
     model = build_model(
         recipe.model.name, image_input=image_input, text_input=text_input, **recipe.model.parameters
     ).to(device)
+    encode = words.encode_batch if isinstance(words, Vocabulary) else words.encode
     if image_input.passages:
         tokens = PassageTokens(encode)
         return System(model, encode, device, training_crop=tokens, crop=tokens)
@@ -207,7 +213,8 @@ def _assemble(
         return System(model, encode, device, training_crop=pixels, crop=pixels)
     backbones = [part for part in model.modules() if isinstance(part, Backbone)]
     if not backbones:
-        return System(model, encode, device, feature_shape=image_input.shape)
+        shape = image_input.shape
+        return System(model, encode, device, feature_shape=shape, spans=words.spans)
     crop = evaluation_crop(backbones[0])
     return System(
         model,
@@ -215,6 +222,7 @@ def _assemble(
         device,
         training_crop=RandomCrop(size=crop.size, mean=crop.mean, std=crop.std),
         crop=crop,
+        spans=words.spans,
     )
 
 

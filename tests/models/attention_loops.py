@@ -20,20 +20,28 @@ def clip(similarity: Tensor, leak: float) -> Tensor:
 def relevances(
     queries: Tensor, context: Tensor, scale: float, leak: float, focus: str
 ) -> list[Tensor]:
-    """R of every part of the query: SCAN eq. 1 to 4 (or 7 to 9), BFAN's focus where it is named."""
+    """R of every part of the query: SCAN eq. 1 to 4 (or 7 to 9)."""
+    found = []
+    for q, weights in zip(queries, attention(queries, context, scale, leak, focus), strict=True):
+        attended = sum(w * c for w, c in zip(weights, context, strict=True))
+        found.append(cosine(q, attended))
+    return found
+
+
+def attention(
+    queries: Tensor, context: Tensor, scale: float, leak: float, focus: str
+) -> list[list[Tensor]]:
+    """Of every part of the query, the weights of the context's; BFAN's focus where it is named."""
     similarity = [[cosine(q, c) for c in context] for q in queries]
     clipped = [[clip(s, leak) for s in row] for row in similarity]
     squares = [torch.stack([row[k] ** 2 for row in clipped]).sum() for k in range(len(context))]
     lengths = [square.sqrt() if square > 0 else square for square in squares]
     found = []
-    for q, row in zip(queries, clipped, strict=True):
+    for row in clipped:
         normalised = [s / n if n > 0 else s for s, n in zip(row, lengths, strict=True)]
         exponentials = [(scale * s).exp() for s in normalised]
         weights = [e / sum(exponentials) for e in exponentials]
-        if focus:
-            weights = focal(weights, focus)
-        attended = sum(w * c for w, c in zip(weights, context, strict=True))
-        found.append(cosine(q, attended))
+        found.append(focal(weights, focus) if focus else weights)
     return found
 
 

@@ -77,10 +77,16 @@ def averaged(there: Matrix, back: Matrix) -> Matrix:
 
 
 def gpo(pool: GPO, features: Matrix) -> Vector:
-    """VSE-infinity section 4: position codes, bi-GRU, softmax(score / 0.1), sorted values."""
+    """VSE-infinity section 4: the weights of places, sorted values."""
+    weights = gpo_weights(pool, len(features))
+    return [dot(weights, sorted(column, reverse=True)) for column in zip(*features, strict=True)]
+
+
+def gpo_weights(pool: GPO, size: int) -> Vector:
+    """Position codes, bi-GRU, softmax(score / 0.1)."""
     width = pool.code_width
     positions = []
-    for k in range(len(features)):
+    for k in range(size):
         code = []
         for i in range(width // 2):
             angle = k / 10000 ** (2 * i / width)
@@ -88,8 +94,7 @@ def gpo(pool: GPO, features: Matrix) -> Vector:
         positions.append(code)
     states = averaged(gru(pool.from_first, positions), gru(pool.from_last, positions[::-1]))
     exponentials = [math.exp(linear(pool.score, state)[0] / 0.1) for state in states]
-    weights = [value / sum(exponentials) for value in exponentials]
-    return [dot(weights, sorted(column, reverse=True)) for column in zip(*features, strict=True)]
+    return [value / sum(exponentials) for value in exponentials]
 
 
 def gcn(block: nn.Module, images: list[Matrix], training: bool) -> list[Matrix]:

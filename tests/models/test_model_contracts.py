@@ -157,6 +157,27 @@ def test_an_embedding_does_not_depend_on_its_batch(
             torch.testing.assert_close(embedding[0][rows], others[i][rows])
 
 
+def test_what_is_explained_adds_up_to_the_score(
+    model: RetrievalModel, batch: tuple[Tensor, Tensor, Tensor]
+) -> None:
+    images, texts = model.eval()(*batch)
+    explained = model.explain(*batch)
+    if explained is None:
+        pytest.skip("cannot tell what its scores are made of")
+    if isinstance(model, PairScorer):
+        scores = model.score_pairs(images, texts, batch[2])
+    else:
+        scores = (images * texts).sum(1)
+    torch.testing.assert_close(explained.scores, scores)
+    sides = [side for side in (explained.words, explained.regions) if side is not None]
+    assert sides
+    for side in sides:
+        torch.testing.assert_close(side.sum(1), scores)
+    if explained.words is not None:
+        assert explained.words.shape == batch[1].shape
+        assert not explained.words[torch.arange(batch[1].shape[1]) >= batch[2][:, None]].any()
+
+
 def test_evaluation_is_deterministic(model: RetrievalModel, batch: tuple[Tensor, ...]) -> None:
     model.eval()
     for first, second in zip(model(*batch), model(*batch), strict=True):

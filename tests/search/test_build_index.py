@@ -319,6 +319,9 @@ def test_what_an_index_does_not_hold(searcher: Searcher) -> None:
     with pytest.raises(KeyError):
         searcher.index.picture("none.png")
     assert searcher.index.thumbnail("none.png") is None
+    assert searcher.explain("000.png", "a red ball") is None, "CLIP cannot tell"
+    with pytest.raises(KeyError):
+        searcher.explain("none.png", "a red ball")
 
 
 def test_a_photo_that_was_deleted(
@@ -367,6 +370,11 @@ def test_a_run_on_features_searches_its_own_dataset(tmp_path: Path) -> None:
     [captions] = searcher.search([Query(like=images[0].item.key)], 3, "caption")
     assert searcher.index.picture(captions[0].item.key).width > 50
     assert searcher.index.thumbnail(images[0].item.key) is not None
+    explanation = searcher.explain(images[0].item.key, "a red ball")
+    assert explanation is not None
+    assert explanation.regions is not None
+    assert explanation.score == pytest.approx(images[0].score, abs=1e-3)
+    assert explanation.regions.sum() == pytest.approx(explanation.score, abs=1e-5)
     with pytest.raises(ValueError, match="this run reads precomputed features, not pictures"):
         searcher.search([Query(picture=Image.new("RGB", (9, 9)))])
     write_photos(tmp_path / "photos", range(2))

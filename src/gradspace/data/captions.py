@@ -13,6 +13,12 @@ from gradspace.data.dataset import Indices
 Encode = Callable[[Sequence[str]], tuple[Tensor, Tensor]]
 """From captions to tokens, int64 [captions, words], and lengths, int64 [captions]."""
 
+Span = tuple[int, int]
+"""Where in a caption a word begins and ends."""
+
+Spans = Callable[[str], list[Span | None]]
+"""For every token of a caption the word that it is, or is a piece of; None: it is of no word."""
+
 AT_ONCE = 4096
 """Captions that are encoded in one go."""
 

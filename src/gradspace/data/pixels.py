@@ -12,6 +12,8 @@ from PIL import Image
 from torch import Tensor
 
 Triple = tuple[float, float, float]
+Box = tuple[float, float, float, float]
+"""Left, top, right, bottom."""
 IMAGENET_MEAN: Triple = (0.485, 0.456, 0.406)
 IMAGENET_STD: Triple = (0.229, 0.224, 0.225)
 
@@ -74,12 +76,20 @@ class CentreCrop:
             raise ValueError(f"resize is {self.resize}; use the size, {self.size}, or more")
 
     def __call__(self, image: Image.Image, rng: np.random.Generator | None = None) -> Tensor:
-        short = min(image.size)
-        width, height = (self.resize * side // short for side in image.size)
+        size, middle = self._geometry(image.size)
+        cut = image.resize(size, self.resample).crop(middle)
+        return normalised(cut, self.mean, self.std)
+
+    def box(self, size: tuple[int, int]) -> Box:
+        """The part of a picture of this width and height that is left, as shares of them."""
+        (width, height), (left, top, right, bottom) = self._geometry(size)
+        return left / width, top / height, right / width, bottom / height
+
+    def _geometry(self, size: tuple[int, int]) -> tuple[tuple[int, int], tuple[int, int, int, int]]:
+        """Width and height after resizing, and the middle of that: left, top, right, bottom."""
+        width, height = (self.resize * side // min(size) for side in size)
         left, top = round((width - self.size) / 2), round((height - self.size) / 2)
-        resized = image.resize((width, height), self.resample)
-        middle = resized.crop((left, top, left + self.size, top + self.size))
-        return normalised(middle, self.mean, self.std)
+        return (width, height), (left, top, left + self.size, top + self.size)
 
 
 def normalised(image: Image.Image, mean: Triple, std: Triple) -> Tensor:

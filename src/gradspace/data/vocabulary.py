@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from gradspace.data.captions import Span
 from gradspace.data.json_files import read_json
 from gradspace.files import write_atomically
 
@@ -62,6 +63,15 @@ class Vocabulary:
     def encode(self, caption: str) -> list[int]:
         """Start, the words, end."""
         return [START, *(self._number.get(word, UNKNOWN) for word in words(caption)), END]
+
+    def spans(self, caption: str) -> list[Span | None]:
+        """Where in the caption the word of every token is; None for start and end.
+
+        Lower-cased, a caption can be longer: "\u0130" becomes two characters.
+        """
+        origin = [place for place, character in enumerate(caption) for _ in character.lower()]
+        found = _WORD.finditer(caption.lower())
+        return [None, *((origin[m.start()], origin[m.end() - 1] + 1) for m in found), None]
 
     def encode_batch(self, captions: Sequence[str]) -> tuple[Tensor, Tensor]:
         """Tokens, int64 [captions, longest], padded with 0, and lengths, int64 [captions]."""

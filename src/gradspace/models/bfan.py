@@ -6,7 +6,12 @@ from typing import Literal
 
 from torch import Tensor
 
-from gradspace.models.cross_attention import CrossAttention, clipped_attention, mean_relevance
+from gradspace.models.cross_attention import (
+    CrossAttention,
+    clipped_attention,
+    mean_relevance,
+    share_out_mean,
+)
 from gradspace.models.inputs import ImageInput, TextInput
 from gradspace.models.registry import STEP_DECAY, Count, Share, model
 from gradspace.parameters import Flag, Positive
@@ -74,6 +79,9 @@ class BFAN(CrossAttention):
 
     def pool(self, relevance: Tensor, present: Tensor | None) -> Tensor:
         return mean_relevance(relevance, present)
+
+    def share_out(self, cosines: Tensor, weights: Tensor, present: Tensor | None) -> Tensor:
+        return share_out_mean(cosines, present)
 
     def _focus(self, weights: Tensor, present: Tensor | None) -> Tensor:
         """Which parts of a context are kept; those that there are not have weight 0."""

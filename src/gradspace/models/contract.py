@@ -24,6 +24,25 @@ class LearnedScale:
     bias: Tensor | None = None
 
 
+@dataclass(frozen=True, eq=False)
+class Contributions:
+    """How the scores of n pairs come about: what every word and every region adds to them.
+
+    Those of the words of a pair add up to its score, and so do those of its regions. None: the
+    model cannot tell.
+    """
+
+    scores: Tensor
+    """[n]"""
+    words: Tensor | None = None
+    """[n, words], marks of start and end included; 0 for padding."""
+    regions: Tensor | None = None
+    """[n, regions]"""
+    attention: Tensor | None = None
+    """[n, words, regions], 0 for padding: of every word to the regions, of sum 1 over them; or, in
+    a model whose words do not attend, of every region to the words."""
+
+
 class RetrievalModel(nn.Module, ABC):
     """Embeds images and texts into one space; unit vectors, so that scores are cosines.
 
@@ -64,6 +83,14 @@ class RetrievalModel(nn.Module, ABC):
         """Hand over what the latest `forward` in training wants added to the loss, if anything.
 
         Each loss is handed over once: the model does not keep its graph.
+        """
+        return None
+
+    def explain(self, images: Tensor, tokens: Tensor, lengths: Tensor) -> Contributions | None:
+        """Which words and regions the score of image i with text i is made of, if that is exact.
+
+        Takes what `embed_images` and `embed_texts` take, as many images as texts. It is the
+        evaluation's score that is explained: call it in evaluation mode.
         """
         return None
 
@@ -167,6 +194,26 @@ def unit(vectors: Tensor) -> Tensor:
     if vectors.dtype in (torch.bfloat16, torch.float16):
         vectors = vectors.float()
     return nn.functional.normalize(vectors, dim=-1)
+
+
+def cosine_contributions(images: Tensor, texts: Tensor) -> Contributions | None:
+    """Of cosines between sums: u . v / |v| is a sum over the summands of v, and over those of u.
+
+    Each side is [n, summands, width], or [n, width] where it is no sum; None where neither is one.
+    """
+    if images.dim() == texts.dim() == 2:
+        return None
+    image, text = (unit(side if side.dim() == 2 else side.sum(1)) for side in (images, texts))
+    scores = (image * text).sum(1)
+    return Contributions(scores, words=_along(texts, image), regions=_along(images, text))
+
+
+def _along(summands: Tensor, other: Tensor) -> Tensor | None:
+    """[n, summands]: what each adds to the cosine of their sum with a unit vector [n, width]."""
+    if summands.dim() == 2:
+        return None
+    length: Tensor = summands.sum(1).norm(dim=1, keepdim=True).clamp(min=1e-12)
+    return (summands @ other[..., None]).squeeze(2) / length
 
 
 def xavier_linear(width_in: int, width_out: int) -> nn.Linear:

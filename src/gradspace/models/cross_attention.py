@@ -15,15 +15,15 @@ other step.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from gradspace.models.contract import PairScorer, unit, xavier_linear
+from gradspace.models.contract import Contributions, PairScorer, unit, xavier_linear
 from gradspace.models.inputs import ImageInput, TextInput, image_features
 from gradspace.models.pooling import length_mask
 from gradspace.models.text import text_encoder
@@ -43,11 +43,26 @@ SMALLEST = 1e-24
 """Square of a length, in place of zero."""
 
 
+class Side(NamedTuple):
+    """What one side of pairs attends with."""
+
+    direction: Direction
+    similarities: Tensor
+    """[queries, parts, contexts, parts of a context]"""
+    context: Tensor
+    """The parts of the contexts."""
+    attending: Tensor | None
+    """Which parts of the queries there are; None: all."""
+    attended: Tensor | None
+    """Which parts of the contexts there are."""
+
+
 class CrossAttention(PairScorer):
     """Regions through one layer, words through a bi-directional GRU whose directions are averaged.
 
-    A model says which `directions` it attends in, the attention `weights` of a part and how it
-    pools the relevance of the parts of a query; the scores of the directions are added.
+    A model says which `directions` it attends in, the attention `weights` of a part, how it pools
+    the relevance of the parts of a query, and how the pooled score is shared out; the scores of the
+    directions are added.
     """
 
     directions: Sequence[Direction]
@@ -97,6 +112,15 @@ class CrossAttention(PairScorer):
         `present` says which parts there are, None: all; it has the same shape, or a 1 in it.
         """
 
+    @abstractmethod
+    def share_out(self, cosines: Tensor, weights: Tensor, present: Tensor | None) -> Tensor:
+        """What every part of a query adds to the pooled score by every part of a context.
+
+        `cosines` [queries, parts, contexts, parts of a context] add up to the relevance over the
+        last; what this returns, of the same shape, adds up to the score over both. `weights` are
+        the attention's, `present` as in `pool`.
+        """
+
     def parts_of_images(self, images: Tensor) -> Tensor:
         return unit(self.project(self.images(images)))
 
@@ -127,18 +151,51 @@ class CrossAttention(PairScorer):
 
     def score_pairs(self, images: Tensor, texts: Tensor, lengths: Tensor) -> Tensor:
         with torch.autocast(images.device.type, enabled=False):
-            present = length_mask(lengths.to(texts.device), texts.shape[1])
-            similarities = texts @ images.transpose(1, 2)
             total = images.new_zeros(len(images))
-            if "text-to-image" in self.directions:
-                among = _among(images)
-                by_word = self._relevance(similarities.transpose(0, 1)[None], among, None)
-                total = total + self.pool(by_word, present.t()[None])[0]
-            if "image-to-text" in self.directions:
-                turned = similarities.permute(2, 0, 1)[None]
-                by_region = self._relevance(turned, _among(texts), present)
-                total = total + self.pool(by_region, None)[0]
+            for side in self._sides(images, texts, lengths):
+                relevance = self._relevance(side.similarities, _among(side.context), side.attended)
+                total = total + self.pool(relevance, side.attending)[0]
             return total
+
+    def explain(self, images: Tensor, tokens: Tensor, lengths: Tensor) -> Contributions:
+        """The attention, and both sides' parts of the score that it leads to.
+
+        The relevance of a part is a sum over what it attends to, sum over k of w_k s_k / |a|. Where
+        both sides attend, the attention is that of the words.
+        """
+        regions, words = self(images, tokens, lengths)
+        return self.explain_parts(regions, words, lengths)
+
+    def explain_parts(self, images: Tensor, texts: Tensor, lengths: Tensor) -> Contributions:
+        """As `explain`, from what `score_pairs` takes."""
+        shared = images.new_zeros(len(images), texts.shape[1], images.shape[1])
+        attention = {}
+        for side in self._sides(images, texts, lengths):
+            weights = self.weights(side.similarities, side.attended)
+            per_length = _per_length(weights, _among(side.context))
+            cosines = weights * side.similarities * per_length[..., None]
+            by_pair = self.share_out(cosines, weights, side.attending)
+            by_word = (1, 0, 2) if side.direction == "text-to-image" else (1, 2, 0)
+            shared = shared + by_pair[0].permute(by_word)
+            attention[side.direction] = weights[0].permute(by_word)
+        present = length_mask(lengths.to(texts.device), texts.shape[1])
+        return Contributions(
+            self.score_pairs(images, texts, lengths),
+            words=shared.sum(2),
+            regions=shared.sum(1),
+            attention=attention[self.directions[0]].where(present[..., None], 0),
+        )
+
+    def _sides(self, images: Tensor, texts: Tensor, lengths: Tensor) -> Iterator[Side]:
+        """Of pairs by position, who attends: one query with as many contexts."""
+        present = length_mask(lengths.to(texts.device), texts.shape[1])
+        similarities = texts @ images.transpose(1, 2)
+        if "text-to-image" in self.directions:
+            by_word = similarities.transpose(0, 1)[None]
+            yield Side("text-to-image", by_word, images, present.t()[None], None)
+        if "image-to-text" in self.directions:
+            by_region = similarities.permute(2, 0, 1)[None]
+            yield Side("image-to-text", by_region, texts, None, present)
 
     def _tile(
         self,
@@ -182,10 +239,7 @@ class CrossAttention(PairScorer):
     def _relevance(self, similarities: Tensor, among: Tensor, present: Tensor | None) -> Tensor:
         """cos(part, what it attends to), [queries, parts, contexts]; `among` is of the contexts."""
         weights = self.weights(similarities, present)
-        products = (weights * similarities).sum(3)
-        by_context = weights.flatten(0, 1).transpose(0, 1)
-        squares = ((by_context @ among) * by_context).sum(2).t().view_as(products)
-        return products * squares.clamp(min=SMALLEST).rsqrt()
+        return (weights * similarities).sum(3) * _per_length(weights, among)
 
 
 def clipped_attention(
@@ -209,6 +263,20 @@ def mean_relevance(relevance: Tensor, present: Tensor | None) -> Tensor:
     if present is None:
         return relevance.mean(1)
     return relevance.where(present, 0).sum(1) / present.sum(1)
+
+
+def share_out_mean(cosines: Tensor, present: Tensor | None) -> Tensor:
+    """What `mean_relevance` is the sum of."""
+    if present is None:
+        return cosines / cosines.shape[1]
+    return cosines.where(present[..., None], 0) / present.sum(1, keepdim=True)[..., None]
+
+
+def _per_length(weights: Tensor, among: Tensor) -> Tensor:
+    """1 / |a| of what is attended to, [queries, parts, contexts]."""
+    by_context = weights.flatten(0, 1).transpose(0, 1)
+    squares = ((by_context @ among) * by_context).sum(2).t().view(weights.shape[:3])
+    return squares.clamp(min=SMALLEST).rsqrt()
 
 
 def _among(parts: Tensor) -> Tensor:

@@ -44,14 +44,29 @@ class GPO(nn.Module):
         self.score = nn.Linear(width, 1, bias=False)
 
     def forward(self, features: Tensor, mask: Tensor) -> Tensor:
-        lengths, size = mask.sum(1), mask.shape[1]
         with torch.autocast(features.device.type, enabled=False):
-            # Sorting the last dimension takes less than half the time of sorting the middle one.
-            values = features.transpose(1, 2).to(self.score.weight.dtype).contiguous()
-            values = values.masked_fill(~mask[:, None], -math.inf)
-            in_order = values.sort(dim=2, descending=True)[0]
-            in_order = in_order.masked_fill(~length_mask(lengths, size)[:, None], 0)
-            return (in_order @ self.weights(lengths, size)[:, :, None]).squeeze(2)
+            in_order, _, weights = self._sorted(features, mask)
+            return (in_order @ weights[:, :, None]).squeeze(2)
+
+    def summands(self, features: Tensor, mask: Tensor) -> Tensor:
+        """What every feature adds to the pooled vector, [n, k, d]; 0 where there is none.
+
+        Of equal values in a dimension, which is counted before the other is left to the sorting.
+        """
+        with torch.autocast(features.device.type, enabled=False):
+            in_order, places, weights = self._sorted(features, mask)
+            weighted = in_order * weights[:, None]
+            return torch.empty_like(weighted).scatter_(2, places, weighted).transpose(1, 2)
+
+    def _sorted(self, features: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Values and where they come from, both [n, d, k], and the weights of places, [n, k]."""
+        lengths, size = mask.sum(1), mask.shape[1]
+        # Sorting the last dimension takes less than half the time of sorting the middle one.
+        values = features.transpose(1, 2).to(self.score.weight.dtype).contiguous()
+        values = values.masked_fill(~mask[:, None], -math.inf)
+        in_order, places = values.sort(dim=2, descending=True)
+        in_order.masked_fill_(~length_mask(lengths, size)[:, None], 0)
+        return in_order, places, self.weights(lengths, size)
 
     def weights(self, lengths: Tensor, size: int) -> Tensor:
         """[n, size]: the weight of every place, 0 beyond the length.

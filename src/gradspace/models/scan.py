@@ -12,6 +12,7 @@ from gradspace.models.cross_attention import (
     Direction,
     clipped_attention,
     mean_relevance,
+    share_out_mean,
 )
 from gradspace.models.inputs import ImageInput, TextInput
 from gradspace.models.registry import STEP_DECAY, Count, Share, model
@@ -84,7 +85,20 @@ class SCAN(CrossAttention):
     def pool(self, relevance: Tensor, present: Tensor | None) -> Tensor:
         if self.pooling == "avg":
             return mean_relevance(relevance, present)
+        return self._scaled(relevance, present).logsumexp(1) / self.pooling_scale
+
+    def share_out(self, cosines: Tensor, weights: Tensor, present: Tensor | None) -> Tensor:
+        """By "lse", which is no sum, a part adds its share of softmax(pooling_scale * R) * score.
+
+        What that is beyond share * R goes to what the part attends to as its attention does.
+        """
+        if self.pooling == "avg":
+            return share_out_mean(cosines, present)
+        relevance = cosines.sum(3)
+        shares = self._scaled(relevance, present).softmax(1)
+        beyond = self.pool(relevance, present)[:, None] - relevance
+        return shares[..., None] * (cosines + beyond[..., None] * weights)
+
+    def _scaled(self, relevance: Tensor, present: Tensor | None) -> Tensor:
         scaled = self.pooling_scale * relevance
-        if present is not None:
-            scaled = scaled.masked_fill(~present, -torch.inf)
-        return scaled.logsumexp(1) / self.pooling_scale
+        return scaled if present is None else scaled.masked_fill(~present, -torch.inf)

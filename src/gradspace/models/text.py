@@ -46,6 +46,10 @@ class GRUEncoder(nn.Module):
         """The state after the last word, [m, width]."""
         return self._run(tokens, lengths)[1].mean(0)
 
+    def summands(self, tokens: Tensor, lengths: Tensor) -> Tensor:
+        """The sentence itself: it is no sum over the words."""
+        return self.sentence(tokens, lengths)
+
     def _run(self, tokens: Tensor, lengths: Tensor) -> tuple[PackedSequence, Tensor]:
         words = self.dropout(self.embedding(tokens))
         packed = pack_padded_sequence(words, lengths.cpu(), batch_first=True, enforce_sorted=False)
@@ -73,6 +77,12 @@ class TransformerEncoder(nn.Module):
         """The mean over the tokens, [m, width]."""
         mask = length_mask(lengths.to(tokens.device), tokens.shape[1])
         return masked_mean(self(tokens, lengths), mask)
+
+    def summands(self, tokens: Tensor, lengths: Tensor) -> Tensor:
+        """What every token adds to the sentence, [m, words, width]; 0 for padding."""
+        mask = length_mask(lengths.to(tokens.device), tokens.shape[1])
+        states: Tensor = self(tokens, lengths)
+        return states * (mask / mask.sum(1, keepdim=True))[..., None]
 
 
 class TextNetwork(Pretrained):

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from gradspace.models.pretrained import one_sentence, place_of, quietly
+
+if TYPE_CHECKING:  # the data knows of the models
+    from gradspace.data.captions import Span
 
 LONGEST = 512
 VOCABULARIES = ("tokenizer.json", "vocab*", "*.model")
@@ -46,9 +49,34 @@ class Tokenizer:
             row[: len(values)] = torch.tensor(values)
         return tokens, lengths
 
+    def spans(self, caption: str) -> list[Span | None]:
+        """Where in the caption the word of every token is; None for marks and padding.
+
+        Words are those of the tokenizer, and end where there is a space; one that does not know
+        where its tokens come from (not "fast") says None for all.
+        """
+        if not self._tokenizer.is_fast:
+            return [None] * len(self._tokenizer(caption, **self._options)["input_ids"])
+        encoded = self._tokenizer(caption, return_offsets_mapping=True, **self._options)
+        words: dict[tuple[int, int], Span] = {}
+        keys: list[tuple[int, int] | None] = []
+        for word, offsets in zip(encoded.word_ids(), encoded["offset_mapping"], strict=True):
+            start, end = _without_spaces(caption, *offsets)
+            key = None if word is None or start >= end else (word, len(caption[:end].split()))
+            keys.append(key)
+            if key is not None:
+                words[key] = words.get(key, (start, end))[0], end
+        return [words[key] if key else None for key in keys]
+
     def save(self, folder: Path) -> None:
         """Write the files that `Tokenizer(folder)` reads."""
         self._tokenizer.save_pretrained(folder)
+
+
+def _without_spaces(caption: str, start: int, end: int) -> Span:
+    """Many tokenizers count the space before a word as a part of it, or as a token."""
+    piece = caption[start:end]
+    return end - len(piece.lstrip()), start + len(piece.rstrip())
 
 
 def _check_vocabulary(folder: Path) -> None:

@@ -8,7 +8,13 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from gradspace.models.contract import RetrievalModel, unit, xavier_linear
+from gradspace.models.contract import (
+    Contributions,
+    RetrievalModel,
+    cosine_contributions,
+    unit,
+    xavier_linear,
+)
 from gradspace.models.inputs import ImageInput, TextInput, image_features
 from gradspace.models.pooling import GPO, length_mask
 from gradspace.models.registry import STEP_DECAY, Count, Share, model
@@ -81,6 +87,20 @@ class VSEInfinity(RetrievalModel):
         self.pool_texts = GPO()
 
     def embed_images(self, images: Tensor) -> Tensor:
+        return unit(self.pool_images(*self._regions(images)))
+
+    def embed_texts(self, tokens: Tensor, lengths: Tensor) -> Tensor:
+        return unit(self.pool_texts(*self._words(tokens, lengths)))
+
+    def explain(self, images: Tensor, tokens: Tensor, lengths: Tensor) -> Contributions | None:
+        """Given the order of the values, GPO is a sum over the regions, and over the words."""
+        return cosine_contributions(
+            self.pool_images.summands(*self._regions(images)),
+            self.pool_texts.summands(*self._words(tokens, lengths)),
+        )
+
+    def _regions(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """What is pooled, [n, regions, width], and which of it, [n, regions]."""
         features = self.images(images)
         regions = self.project(features)
         if self.refine is not None:
@@ -88,14 +108,14 @@ class VSEInfinity(RetrievalModel):
         mask = torch.ones(regions.shape[:2], dtype=torch.bool, device=regions.device)
         if self.training:
             mask = keep_some(mask, self.drop)
-        return unit(self.pool_images(regions, mask))
+        return regions, mask
 
-    def embed_texts(self, tokens: Tensor, lengths: Tensor) -> Tensor:
+    def _words(self, tokens: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         lengths = lengths.to(tokens.device)
         if self.training:
             tokens, lengths = drop_words(tokens, lengths, self.drop)
         words = self.texts(tokens, lengths)
-        return unit(self.pool_texts(words, length_mask(lengths, tokens.shape[1])))
+        return words, length_mask(lengths, tokens.shape[1])
 
 
 def _mlp(width_in: int, width: int) -> nn.Sequential:

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from gradspace.models.contract import RetrievalModel, unit, xavier_linear
+from gradspace.models.contract import (
+    Contributions,
+    RetrievalModel,
+    cosine_contributions,
+    unit,
+    xavier_linear,
+)
 from gradspace.models.inputs import ImageInput, TextInput, image_features
 from gradspace.models.registry import STEP_DECAY, Count, Share, model
 from gradspace.models.text import text_encoder
@@ -60,3 +66,17 @@ class VSEPlusPlus(RetrievalModel):
 
     def embed_texts(self, tokens: Tensor, lengths: Tensor) -> Tensor:
         return unit(self.texts.sentence(tokens, lengths))
+
+    def explain(self, images: Tensor, tokens: Tensor, lengths: Tensor) -> Contributions | None:
+        """Of regions, whose mean is taken, and of a transformers text encoder's tokens."""
+        return cosine_contributions(
+            self._summands(self.images(images)), self.texts.summands(tokens, lengths)
+        )
+
+    def _summands(self, features: Tensor) -> Tensor:
+        """FC(m / |m|), m the mean of the regions x, is the mean of FC(x / |m|); the bias too."""
+        if features.dim() == 2:
+            return unit(self.project(unit(features)))
+        length = features.mean(1, keepdim=True).norm(dim=2, keepdim=True).clamp(min=1e-12)
+        summands: Tensor = self.project(features / length) / features.shape[1]
+        return summands

@@ -13,6 +13,7 @@ from PIL import Image
 
 from gradspace.data.passages import PassageTokens
 from gradspace.embedding import embed_captions, embed_pictures
+from gradspace.explain import Explanation, explain_pair
 from gradspace.search.contract import Hit, Kind
 from gradspace.search.index import Index, model_digest, open_index
 from gradspace.search.where import Condition
@@ -81,6 +82,18 @@ class Searcher:
         lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
         unit: NDArray[np.float32] = vectors / np.maximum(lengths, 1e-12)
         return unit
+
+    def explain(self, key: str, text: str) -> Explanation | None:
+        """Which words and regions make an image of the index fit a sentence; None: nobody knows."""
+        [found] = self.index.engine.get([key])
+        if found is None:
+            raise KeyError(key)
+        if self.reads_pictures:
+            return explain_pair(self.system, self.index.picture(key), text)
+        collection = self.index.collection
+        assert collection.split.features is not None
+        features = collection.split.features.load(collection.image(found[0].image))
+        return explain_pair(self.system, torch.from_numpy(features), text)
 
     def _vectors_of(self, keys: Sequence[str]) -> NDArray[np.float32]:
         vectors = []
