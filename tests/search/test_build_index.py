@@ -12,20 +12,27 @@ from random import Random
 
 import numpy as np
 import pytest
+import torch
+from models.tiny import resnet
 from PIL import Image
 from search.conftest import write_photo, write_photos
 from small_runs import train_small
 from torch import Tensor
 
+from gradspace.data.features import extract_features
+from gradspace.data.open import open_dataset, open_recipe
 from gradspace.embedding import embed_captions, embed_pictures
-from gradspace.recipes import DataRecipe
+from gradspace.recipes import DataRecipe, make_recipe
+from gradspace.runs import create_run
 from gradspace.search import build
 from gradspace.search.build import Outcome, update_index
 from gradspace.search.collection import caption_file, dataset_split, photo_folder
 from gradspace.search.index import Index, create_index, open_index
 from gradspace.search.searcher import Query, Searcher, open_searcher
 from gradspace.search.where import parse_condition
-from gradspace.system import System, load_system
+from gradspace.system import System, load_system, new_system
+from gradspace.training import train
+from gradspace.training.monitor import Monitor
 
 
 def bring_up_to_date(out: Path, model: Path, system: System, photos: Path) -> tuple[Index, Outcome]:
@@ -387,3 +394,55 @@ def test_a_run_on_features_searches_its_own_dataset(tmp_path: Path) -> None:
 def test_a_dataset_that_is_gone(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="does not exist"):
         dataset_split(DataRecipe(source=str(tmp_path / "none")), "test")
+
+
+def test_the_grid_of_features_lies_on_the_picture(tmp_path: Path) -> None:
+    """Cells of a backbone's grid, over the middle of a picture that is wider than high."""
+    write_dataset(tmp_path / "data")
+    dataset = open_dataset(tmp_path / "data")
+    torch.manual_seed(0)
+    extract_features(
+        dataset,
+        str(resnet(tmp_path / "backbone")),
+        tmp_path / "grid",
+        grid=True,
+        batch_size=4,
+        num_workers=0,
+        device=torch.device("cpu"),
+    )
+    data = {"source": str(tmp_path / "data"), "features": str(tmp_path / "grid")}
+    recipe = make_recipe(
+        {
+            "data": data,
+            "model": {"name": "vse-infinity", "width": 16, "word_width": 8},
+            "training": {"epochs": 1, "batch_size": 4},
+        }
+    )
+    run = create_run(tmp_path / "run", recipe)
+    system = new_system(recipe, open_recipe(recipe.data), run, torch.device("cpu"))
+    with Monitor(None, 0) as monitor:
+        train(recipe, open_recipe(recipe.data), system, run, monitor)
+    collection = dataset_split(recipe.data, "test")
+    index = create_index(tmp_path / "index", run.folder, system, collection)
+    update_index(index, collection, system)
+    searcher = open_searcher(tmp_path / "index")
+    explanation = searcher.explain("0.png", "a picture of colour 3")
+    assert explanation is not None
+    assert explanation.regions is not None
+    assert explanation.regions.shape[0] == explanation.regions.shape[1] > 1
+    assert explanation.words[0][0] == "a"
+    assert explanation.box == pytest.approx((0.5 - 7 / 32, 1 / 16, 0.5 + 7 / 32, 15 / 16), abs=0.01)
+
+
+def write_dataset(folder: Path) -> None:
+    (folder / "images").mkdir(parents=True)
+    rows = ["image\tcaption"]
+    for number in range(12):
+        Image.new("RGB", (80, 40), (20 * number, 255 - 20 * number, 100)).save(
+            folder / "images" / f"{number}.png"
+        )
+        rows.append(f"{number}.png\ta picture of colour {number}")
+    (folder / "captions.tsv").write_text("\n".join(rows) + "\n")
+    for start, name in ((0, "test"), (2, "dev"), (4, "train")):
+        names = [f"{number}.png\n" for number in range(start, start + (8 if start == 4 else 2))]
+        (folder / f"{name}.txt").write_text("".join(names))

@@ -226,7 +226,6 @@ def test_a_run_that_was_refused_can_be_started_anew(tmp_path: Path) -> None:
     assert train_small(tmp_path / "a").best.exists()
 
 
-
 # --- a transformers text encoder ----------------------------------------------------------------
 
 

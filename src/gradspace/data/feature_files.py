@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from math import prod
+from math import isqrt, prod
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Literal
@@ -52,6 +52,8 @@ class FeatureFile:
         self.path = path
         self.dtype = rows.dtype
         self.shape: tuple[int, ...] = rows.shape[1:]
+        self.grid: tuple[int, int] | None = None
+        """Rows and columns, where the regions are known to be the cells of a grid."""
         self._num_rows: int = rows.shape[0]
         self._start: int = rows.offset
 
@@ -212,7 +214,11 @@ def read_features(folder: Path, split: Split) -> FeatureFile:
             f"{array} has features of {record.num_done} of {record.num_images} images; "
             "continue computing them"
         )
-    return FeatureFile(array)
+    features = FeatureFile(array)
+    side = isqrt(features.shape[0])
+    if len(features.shape) == 2 and side * side == features.shape[0]:
+        features.grid = (side, side)  # a folder is of a backbone, which reads squares
+    return features
 
 
 def slice_features(path: Path, splits: Mapping[str, Split]) -> dict[str, Features]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +11,9 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
+from gradspace.data.feature_files import FeatureFile
 from gradspace.data.passages import PassageTokens
+from gradspace.data.pixels import CentreCrop
 from gradspace.embedding import embed_captions, embed_pictures
 from gradspace.explain import Explanation, explain_pair
 from gradspace.search.contract import Hit, Kind
@@ -91,9 +93,16 @@ class Searcher:
         if self.reads_pictures:
             return explain_pair(self.system, self.index.picture(key), text)
         collection = self.index.collection
-        assert collection.split.features is not None
-        features = collection.split.features.load(collection.image(found[0].image))
-        return explain_pair(self.system, torch.from_numpy(features), text)
+        features, place = collection.split.features, collection.image(found[0].image)
+        assert features is not None
+        grid = features.grid if isinstance(features, FeatureFile) else None
+        explanation = explain_pair(
+            self.system, torch.from_numpy(features.load(place)), text, grid=grid
+        )
+        if explanation is None or grid is None or collection.split.images is None:
+            return explanation
+        covered = CentreCrop().box(self.index.picture(key).size)  # what `data features` reads
+        return replace(explanation, box=covered)
 
     def _vectors_of(self, keys: Sequence[str]) -> NDArray[np.float32]:
         vectors = []
