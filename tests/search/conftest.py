@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from models.tiny_dual import clip
-from PIL import Image
+from search.made_photos import write_photos
 
 from gradspace.system import System, load_system
 
@@ -29,17 +28,3 @@ def photos(tmp_path: Path) -> Path:
     folder = tmp_path / "photos"
     write_photos(folder, range(10))
     return folder
-
-
-def write_photos(folder: Path, numbers: range) -> None:
-    """Half of them in a folder below."""
-    (folder / "below").mkdir(parents=True, exist_ok=True)
-    for number in numbers:
-        place = folder / "below" if number % 2 else folder
-        write_photo(place / f"{number:03}.png", number)
-
-
-def write_photo(path: Path, number: int) -> None:
-    """Another one for another number."""
-    colours = np.random.default_rng(number).integers(256, size=(4, 4, 3), dtype=np.uint8)
-    Image.fromarray(colours).resize((48, 40), Image.Resampling.NEAREST).save(path)

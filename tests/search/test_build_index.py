@@ -15,7 +15,7 @@ import pytest
 import torch
 from models.tiny import resnet
 from PIL import Image
-from search.conftest import write_photo, write_photos
+from search.made_photos import write_photo, write_photos
 from small_runs import train_small
 from torch import Tensor
 

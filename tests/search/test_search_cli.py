@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from search.conftest import write_photos
+from search.made_photos import write_photos
 from small_runs import train_small
 from typer.testing import CliRunner
 

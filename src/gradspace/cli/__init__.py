@@ -19,6 +19,7 @@ from gradspace.cli import (
     mine,
     report,
     search,
+    serve,
     training,
 )
 
@@ -36,6 +37,7 @@ mine.add_to(app)
 compare.add_to(app)
 report.add_to(app)
 search.add_to(app)
+serve.add_to(app)
 app.add_typer(analyse.app, name="analyse", no_args_is_help=True)
 app.add_typer(data.app, name="data", no_args_is_help=True)
 

@@ -57,10 +57,24 @@ class StoredImages:
             ) from error
 
 
-def decode(file: IO[bytes]) -> Image.Image:
-    """The picture in a file as RGB, decoded to the last row, and turned as its camera says."""
-    with Image.open(file) as image:
-        _check_pixels(image)
+class TooManyPixels(ValueError):  # noqa: N818
+    """A picture that is not decoded."""
+
+
+def decode(
+    file: IO[bytes], *, formats: tuple[str, ...] | None = None, most_pixels: int | None = None
+) -> Image.Image:
+    """The picture in a file as RGB, decoded to the last row, and turned as its camera says.
+
+    A small file that claims to be a huge picture is refused before it is decoded.
+    """
+    most = Image.MAX_IMAGE_PIXELS if most_pixels is None else most_pixels
+    with Image.open(file, formats=formats) as image:
+        if most is not None and image.width * image.height > most:
+            raise TooManyPixels(
+                f"it has {image.width} x {image.height} pixels, more than the {most:,} of "
+                "PIL.Image.MAX_IMAGE_PIXELS"
+            )
         with suppress(Exception):  # what a camera has written may be anything
             ImageOps.exif_transpose(image, in_place=True)
         opaque = "transparency" not in image.info  # Pillow wants palettes with it as RGBA
@@ -72,15 +86,6 @@ def image_endings() -> frozenset[str]:
     """Of the names of files that can be decoded, as .jpg."""
     known = Image.registered_extensions().items()
     return frozenset(ending for ending, kind in known if kind in Image.OPEN)
-
-
-def _check_pixels(image: Image.Image) -> None:
-    """Refuse a small file that claims to be a huge picture, before it is decoded."""
-    most = Image.MAX_IMAGE_PIXELS
-    if most is not None and image.width * image.height > most:
-        raise ValueError(
-            f"it has {image.width} x {image.height} pixels, more than PIL.Image.MAX_IMAGE_PIXELS"
-        )
 
 
 class ImageFolder:

@@ -1,0 +1,107 @@
+"""`gradspace serve`: search in a browser, and over HTTP."""
+
+from __future__ import annotations
+
+import ipaddress
+import signal
+import socket
+import threading
+import webbrowser
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gradspace.cli.shared import Device, console, torch_device
+from gradspace.search.searcher import Searcher, open_searcher
+
+STOPPING = 3
+"""Seconds that requests in flight have when the server is stopped."""
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command("serve")(serve)
+
+
+def serve(
+    indexes: Annotated[
+        list[Path], typer.Argument(metavar="INDEX...", help="Folders of indexes, to compare too.")
+    ],
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; 0.0.0.0 lets other machines in.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 for any that is free.")] = 8000,
+    open_page: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
+    device: Device = None,
+) -> None:
+    """Search in a browser: by sentence, by picture, with one model or two side by side."""
+    listening = _listen(host, port)
+    with listening:
+        chosen = torch_device(device)
+        run_server([open_searcher(path, chosen) for path in indexes], listening, open_page)
+
+
+def run_server(searchers: Sequence[Searcher], listening: socket.socket, open_page: bool) -> None:
+    """Until SIGINT or SIGTERM, after which requests in flight are finished."""
+    try:
+        import uvicorn
+
+        from gradspace.serve.app import make_app
+        from gradspace.serve.guard import OWN_HOSTS
+    except ImportError as error:
+        raise ValueError(
+            f"the server needs {error.name}, which is not installed: pip install 'gradspace[serve]'"
+        ) from error
+
+    class Server(uvicorn.Server):
+        """Ends quietly where uvicorn would raise the signal once more."""
+
+        @contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            before = {
+                number: signal.signal(number, self.handle_exit)
+                for number in (signal.SIGINT, signal.SIGTERM)
+            }
+            try:
+                yield
+            finally:
+                for number, handler in before.items():
+                    signal.signal(number, handler)
+
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            console.print(f"serving on {address}, Ctrl-C stops", highlight=False, soft_wrap=True)
+            if open_page:
+                threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
+
+    host, port = listening.getsockname()[:2]
+    address = f"http://{_in_address(host)}:{port}"
+    app = make_app(searchers, hosts=OWN_HOSTS if ipaddress.ip_address(host).is_loopback else None)
+    Server(
+        uvicorn.Config(
+            app,
+            access_log=False,  # what people search for is theirs
+            log_level="warning",
+            server_header=False,
+            timeout_graceful_shutdown=STOPPING,
+        )
+    ).run(sockets=[listening])
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Before the model is loaded, so that a port that is taken is known at once."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=2048)
+    except OSError as error:
+        raise ValueError(
+            f"cannot listen on {host}, port {port}: {error.strerror or error}; "
+            "choose others with --host and --port"
+        ) from error
+
+
+def _in_address(host: str) -> str:
+    shown = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"[{shown}]" if ":" in shown else shown

@@ -1,0 +1,1 @@
+"""Search in a browser and over HTTP: `gradspace serve INDEX`."""
