@@ -159,3 +159,34 @@ def test_vectors_of_another_width(engine: LocalEngine) -> None:
     put(engine, "a")
     with pytest.raises(ValueError, match="vectors of width 8, and the index of width 16"):
         len(LocalEngine(engine.folder, 16))
+
+
+def test_approximate_search_and_back(engine: LocalEngine) -> None:
+    pytest.importorskip("faiss")
+    keys = [f"{number}" for number in range(300)]
+    for start in range(0, 300, 50):
+        put(engine, *keys[start : start + 50])
+    done: list[tuple[int, int]] = []
+    recalls = engine.approximate("hnsw", lambda *now: done.append(now))
+    assert 0.9 < recalls["image"] <= 1
+    assert done[-1] == (300, 300)
+    [segment] = engine.segments()
+    assert segment.approximate is not None
+    assert [found(engine, key, 1) for key in keys] == [[key] for key in keys]
+    put(engine, "new")
+    engine.remove(["7"])
+    assert found(engine, "new", 1) == ["new"], "what came later is searched exactly"
+    assert "7" not in found(engine, "7", 300)
+    assert engine.approximate(None) == {}
+    assert [segment.approximate for segment in engine.segments()] == [None]
+    assert len(engine) == 300
+
+
+def test_a_damaged_approximate_index(engine: LocalEngine) -> None:
+    pytest.importorskip("faiss")
+    put(engine, "a", "b")
+    engine.approximate("hnsw")
+    path = engine.segments()[0].folder / "vectors.faiss"
+    path.write_bytes(path.read_bytes()[:-3])
+    with pytest.raises(ValueError, match=r"vectors.faiss is cut off, or is no index of faiss"):
+        found(LocalEngine(engine.folder, WIDTH), "a")

@@ -22,6 +22,26 @@ def run(*arguments: object) -> str:
     return done.output
 
 
+class Refused:
+    """The one sentence that a command prints, and nothing else."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self.capsys = capsys
+
+    def __call__(self, *arguments: str | Path) -> str:
+        self.capsys.readouterr()
+        assert _run([str(argument) for argument in arguments]) == 1
+        printed = self.capsys.readouterr()
+        assert printed.out == ""
+        [line] = printed.err.splitlines()
+        return line
+
+
+@pytest.fixture
+def refused(capsys: pytest.CaptureFixture[str]) -> Refused:
+    return Refused(capsys)
+
+
 def test_photos_from_a_folder_to_what_is_found(model: Path, photos: Path, tmp_path: Path) -> None:
     out = tmp_path / "index"
     (photos / "broken.png").write_bytes(b"no picture")
@@ -62,6 +82,30 @@ def test_captions_and_metadata(model: Path, photos: Path, tmp_path: Path) -> Non
     assert [hit["key"] for hit in found] == ["000.png"]
 
 
+def test_other_engines(model: Path, photos: Path, tmp_path: Path, refused: Refused) -> None:
+    pytest.importorskip("faiss")
+    out = tmp_path / "approximate"
+    shown = run("index", model, photos, "--out", out, "--approximate", "hnsw")
+    assert "hnsw finds 100.0 % of the 10 nearest images" in shown
+    assert len(json.loads(run("search", out, "a", "--json"))) == 10
+    assert json.loads(run("index", model, photos, "--out", out, "--json"))["recall"] == {}
+    pytest.importorskip("milvus_lite")
+    out, engine = tmp_path / "milvus", f"milvus+{tmp_path / 'photos.db'}"
+    run("index", model, photos, "--out", out, "--engine", engine)
+    assert not (out / "segments").exists()
+    again = json.loads(run("index", model, photos, "--out", out, "--engine", engine, "--json"))
+    assert again["unchanged"] == 10
+    found = json.loads(run("search", out, photos / "002.png", "--json"))
+    assert found[0]["key"] == "002.png"
+    assert "keeps its vectors in milvus+" in refused("index", model, photos, "--out", out)
+    flags = ("--engine", engine, "--approximate", "hnsw")
+    assert "add ?hnsw=1 to --engine" in refused("index", model, photos, "--out", out, *flags)
+    unknown = ("--engine", "mysql://host/db")
+    assert "an engine is postgresql" in refused(
+        "index", model, photos, "--out", tmp_path / "x", *unknown
+    )
+
+
 def test_a_run_indexes_its_own_dataset(tmp_path: Path) -> None:
     folder = train_small(tmp_path / "run", training={"epochs": 1}).folder
     run("index", folder, "--out", tmp_path / "index", "--split", "dev")
@@ -70,26 +114,6 @@ def test_a_run_indexes_its_own_dataset(tmp_path: Path) -> None:
         run("search", tmp_path / "index", "a red ball", "--find", "caption", "--json")
     )
     assert all(hit["kind"] == "caption" and hit["image"] for hit in found)
-
-
-class Refused:
-    """The one sentence that a command prints, and nothing else."""
-
-    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
-        self.capsys = capsys
-
-    def __call__(self, *arguments: str | Path) -> str:
-        self.capsys.readouterr()
-        assert _run([str(argument) for argument in arguments]) == 1
-        printed = self.capsys.readouterr()
-        assert printed.out == ""
-        [line] = printed.err.splitlines()
-        return line
-
-
-@pytest.fixture
-def refused(capsys: pytest.CaptureFixture[str]) -> Refused:
-    return Refused(capsys)
 
 
 def test_mistakes_get_one_sentence(

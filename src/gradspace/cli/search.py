@@ -18,6 +18,7 @@ from gradspace.data.image_files import decode, image_endings
 from gradspace.data.open import is_dataset
 from gradspace.recipes import DataRecipe
 from gradspace.runs import open_run
+from gradspace.search.approximate import IndexKind
 from gradspace.search.build import Outcome, update_index
 from gradspace.search.collection import (
     Collection,
@@ -26,7 +27,8 @@ from gradspace.search.collection import (
     photo_folder,
 )
 from gradspace.search.contract import Hit, Kind
-from gradspace.search.index import create_index
+from gradspace.search.index import Index, create_index
+from gradspace.search.local import LocalEngine
 from gradspace.search.searcher import Query, open_searcher
 from gradspace.search.where import parse_condition
 from gradspace.system import is_pretrained, load_system
@@ -67,6 +69,10 @@ def index(
         str | None,
         typer.Option(help="Address of a database for the vectors; by default the folder."),
     ] = None,
+    approximate: Annotated[
+        IndexKind | None,
+        typer.Option(help="Search a large collection by an index of faiss instead of exactly."),
+    ] = None,
     num_workers: Annotated[
         int | None, typer.Option(min=0, help="Processes that decode photos; by default by cores.")
     ] = None,
@@ -84,10 +90,25 @@ def index(
     workers = _num_workers(system.device.type) if num_workers is None else num_workers
     with progress_bar("indexing") as progress:
         outcome = update_index(made, collection, system, num_workers=workers, progress=progress)
+    recalls = _approximate(made, approximate)
     if as_json:
-        print(json.dumps({"index": str(out), "items": len(made.engine), **vars(outcome)}))
+        shown = {"index": str(out), "items": len(made.engine), **vars(outcome), "recall": recalls}
+        print(json.dumps(shown))
     else:
         _show_outcome(out, len(made.engine), outcome)
+        for kind, recall in recalls.items():
+            found = f"{approximate} finds {100 * recall:.1f} % of the 10 nearest {kind}s"
+            console.print(found, highlight=False)
+
+
+def _approximate(made: Index, wanted: IndexKind | None) -> dict[Kind, float]:
+    """What share an approximate index finds, by kind; none where search is exact."""
+    if isinstance(made.engine, LocalEngine):
+        with progress_bar("building the index of faiss") as progress:
+            return made.engine.approximate(wanted, progress)
+    if wanted is not None:
+        raise ValueError("--approximate is for vectors in a folder; add ?hnsw=1 to --engine")
+    return {}
 
 
 def _num_workers(device: str) -> int:

@@ -19,15 +19,10 @@ from gradspace.execution.tiles import blocks
 from gradspace.mining.lists import HalfFloats, MinedLists, Positions, describe_source
 from gradspace.mining.own import check_enough, own_positives
 from gradspace.mining.running import RunningTop, decode_keys
+from gradspace.nearest import MOST_IN_HNSW, import_faiss, new_clusters, new_graph
 from gradspace.positives import Positives
 
 Index = Literal["hnsw", "ivf"]
-MOST_IN_HNSW = 1_000_000
-"""A graph of more vectors takes long to build: clusters (IVF) are used instead."""
-HNSW_NEIGHBOURS = 32
-HNSW_BUILD_EFFORT = 80
-VECTORS_PER_CLUSTER_TRAINED = 64
-SHARE_OF_CLUSTERS_SEARCHED = 1 / 8
 SEARCHED_AT_ONCE = 4096
 """Queries, so that what is over-fetched never fills the memory."""
 SAMPLE = 200
@@ -52,7 +47,7 @@ def mine_with_faiss(
     """
     if index not in ("hnsw", "ivf", None):
         raise ValueError(f"index is {index!r}; use 'hnsw' or 'ivf'")
-    faiss = _import_faiss()
+    faiss = import_faiss("approximate mining", "mine exactly")
     own = own_positives(embeddings, torch.device("cpu"))
     images, texts = (x.cpu().float() for x in (embeddings.images, embeddings.texts))
     check_enough(own, top_texts, top_images)
@@ -140,17 +135,10 @@ def _build(faiss: Any, candidates: Tensor, kind: Index | None, fetched: int) -> 
     count, width = candidates.shape
     kind = kind or ("hnsw" if count <= MOST_IN_HNSW else "ivf")
     if kind == "hnsw":
-        index = faiss.IndexHNSWFlat(width, HNSW_NEIGHBOURS, faiss.METRIC_INNER_PRODUCT)
-        index.hnsw.efConstruction = HNSW_BUILD_EFFORT
+        index = new_graph(faiss, width)
         index.hnsw.efSearch = 2 * fetched
     else:
-        num_clusters = max(1, int(count**0.5))
-        index = faiss.IndexIVFFlat(
-            faiss.IndexFlatIP(width), width, num_clusters, faiss.METRIC_INNER_PRODUCT
-        )
-        index.cp.max_points_per_centroid = VECTORS_PER_CLUSTER_TRAINED
-        index.cp.min_points_per_centroid = 1
-        index.nprobe = max(1, int(num_clusters * SHARE_OF_CLUSTERS_SEARCHED))
+        index = new_clusters(faiss, count, width)
         index.train(candidates.numpy())
     index.add(candidates.numpy())
     return index
@@ -163,14 +151,3 @@ def _positive_scores(texts: Tensor, images: Tensor, own: Positives) -> HalfFloat
         scores = (texts * images[own.index[:, slot]]).sum(1)
         best = torch.where(own.valid[:, slot], torch.fmax(best, scores), best)
     return best.half().numpy()
-
-
-def _import_faiss() -> Any:
-    try:
-        import faiss
-    except ImportError as error:
-        raise ValueError(
-            "approximate mining needs faiss, which is not installed: pip install faiss-cpu, or "
-            "mine exactly"
-        ) from error
-    return faiss

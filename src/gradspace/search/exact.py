@@ -55,7 +55,7 @@ def _of_one(vectors: Tensor, query: Tensor, k: int, allowed: Tensor | None) -> F
     maybe = (scores >= lowest - 2 * error).nonzero().squeeze(1)
     if allowed is not None:
         maybe = maybe[allowed[maybe]]
-    return _highest(vectors, query, maybe, k)
+    return highest(vectors, query, maybe, k)
 
 
 def _error_of_product(query: Tensor, rounded: Tensor) -> float:
@@ -78,14 +78,14 @@ def _of_many(vectors: Tensor, queries: Tensor, k: int, allowed: Tensor | None) -
     error = LONGEST * queries.norm(dim=1) * queries.shape[1] * 2.0**-23
     found = []
     for query, scores, maybe, off in zip(queries, kept, candidates, error, strict=True):
-        one = _highest(vectors, query, maybe[scores > -torch.inf], k)
+        one = highest(vectors, query, maybe[scores > -torch.inf], k)
         if one[1][-1] < scores.amin() + off:  # one that was not kept might score as high
             one = _of_one(vectors, query, k, allowed)
         found.append(one)
     return found
 
 
-def _highest(vectors: Tensor, query: Tensor, rows: Tensor, k: int) -> Found:
+def highest(vectors: Tensor, query: Tensor, rows: Tensor, k: int) -> Found:
     """The k highest of some rows, by scores in float64."""
     rows, wide = rows.sort().values, query.double()
     parts = [vectors[some].double() @ wide for some in torch.split(rows, ROWS_AT_ONCE)]

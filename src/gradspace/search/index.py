@@ -8,6 +8,8 @@ thumbnails/     small pictures of the images
 from __future__ import annotations
 
 import json
+import re
+import secrets
 from collections.abc import Mapping
 from functools import cached_property
 from hashlib import blake2b
@@ -20,8 +22,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from gradspace.files import write_atomically
 from gradspace.runs import Run
 from gradspace.search.collection import Collection, open_collection
-from gradspace.search.contract import Kind
-from gradspace.search.engines import open_engine
+from gradspace.search.contract import Engine, Kind
+from gradspace.search.engines import absolute_address, open_engine
+from gradspace.search.local import LocalEngine
 from gradspace.search.thumbnails import Thumbnails, small
 from gradspace.system import System, is_pretrained
 
@@ -45,6 +48,14 @@ class IndexRecord(BaseModel):
     kinds: tuple[Kind, ...]
     engine: str | None = None
     """The address of a database; without one the vectors are in the folder."""
+    table: str = ""
+    """The name of the index in the database."""
+
+
+def _engine(folder: Path, record: IndexRecord) -> Engine:
+    if record.engine is None:
+        return LocalEngine(folder / "segments", record.width)
+    return open_engine(record.engine, record.table, record.width)
 
 
 class Index:
@@ -52,7 +63,7 @@ class Index:
 
     def __init__(self, folder: Path, record: IndexRecord) -> None:
         self.folder, self.record = folder, record
-        self.engine = open_engine(record.engine, folder, record.width)
+        self.engine = _engine(folder, record)
         self.thumbnails = Thumbnails(folder / "thumbnails")
 
     @property
@@ -105,18 +116,25 @@ def create_index(
         width=system.model.width,
         collection=dict(collection.record),
         kinds=tuple(kinds),
-        engine=engine,
+        engine=engine and absolute_address(engine),
+        table=_table_name(name or folder.name) if engine else "",
     )
     if (folder / "index.json").exists():
         old = read_record(folder)
         _check_same(folder, old, record)
-        record = record.model_copy(update={"name": name or old.name})
+        record = record.model_copy(update={"name": name or old.name, "table": old.table})
         if record == old:
             return Index(folder, old)
     index = Index(folder, record)
     with write_atomically(folder / "index.json") as file:
         file.write(record.model_dump_json(indent=2) + "\n")
     return index
+
+
+def _table_name(name: str) -> str:
+    """One that no other index has."""
+    plain = re.sub("[^a-z0-9]+", "_", name.lower()).strip("_")
+    return f"index_{plain[:30]}_{secrets.token_hex(4)}"
 
 
 def _check_same(folder: Path, old: IndexRecord, new: IndexRecord) -> None:

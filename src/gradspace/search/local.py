@@ -1,7 +1,8 @@
 """The engine that is a folder: items and vectors in segments that never change.
 
 segments.json   which segments make up the current version, and which of their rows are gone
-NAME/           a segment: vectors.npy, float16 [rows, width], and items.arrow
+NAME/           a segment: vectors.npy, float16 [rows, width], items.arrow, and vectors.faiss where
+                search is to be approximate
 
 A version is there when `segments.json` is: whatever is killed, the last complete one is read. New
 items are a new segment; small segments are merged as they become many. Files that no version needs
@@ -14,11 +15,12 @@ import json
 import re
 import secrets
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +30,7 @@ from torch import Tensor
 
 from gradspace.execution.tiles import blocks
 from gradspace.files import only_writer, sync_folder, write_atomically
+from gradspace.search.approximate import Approximate, IndexKind, build
 from gradspace.search.contract import Hit, Item, Kind, Vectors
 from gradspace.search.exact import Found, top_rows
 from gradspace.search.items import (
@@ -40,6 +43,7 @@ from gradspace.search.items import (
 )
 from gradspace.search.where import Condition
 
+APPROXIMATE = "vectors.faiss"
 COPIED_AT_ONCE = 65_536
 """Rows, while segments are merged."""
 MOST_GONE = 0.25
@@ -81,6 +85,16 @@ class Segment:
                 raise ValueError(f"{len(table)} items where {self.rows} belong")
         return table
 
+    @cached_property
+    def approximate(self) -> Approximate | None:
+        """An index of faiss, where one was made."""
+        path = self.folder / APPROXIMATE
+        return Approximate(path, self.vectors) if path.exists() else None
+
+    def open(self) -> None:
+        """So that all files can be read, also when they are deleted."""
+        _ = self.vectors, self.items, self.approximate
+
     @property
     def kept(self) -> int:
         return self.rows - len(self.gone)
@@ -104,6 +118,8 @@ class Segment:
     def find(self, queries: Tensor, k: int, where: Sequence[Condition]) -> list[Found]:
         mask = rows_that_meet(self.items, where) & self.is_kept if where else self.is_kept
         allowed = torch.from_numpy(mask) if where or len(self.gone) else None
+        if self.approximate is not None:
+            return self.approximate.search(queries, k, allowed)
         return top_rows(self.vectors, queries, k, allowed)
 
 
@@ -140,8 +156,7 @@ class LocalEngine:
             segments = self._listed()
             try:
                 for segment in segments:
-                    assert segment.vectors is not None
-                    assert segment.items is not None
+                    segment.open()
             except FileNotFoundError as error:
                 if not tries_left:
                     raise ValueError(
@@ -216,6 +231,30 @@ class LocalEngine:
         with self._writing() as segments:
             segments[:] = self._merged([segment.without(keys) for segment in segments])
 
+    def approximate(
+        self, wanted: IndexKind | None, progress: Callable[[int, int], None] | None = None
+    ) -> dict[Kind, float]:
+        """Search by an index of faiss from now on, or exactly again; what share it finds, by kind.
+
+        All segments of a kind become one. What is put later is searched exactly.
+        """
+        recalls: dict[Kind, float] = {}
+        if wanted is None and not any(segment.approximate for segment in self.segments()):
+            return recalls
+        with self._writing() as segments:
+            by_kind = [[s for s in segments if s.kind == kind] for kind in get_args(Kind)]
+            segments[:] = [made for group in by_kind for made in self._rewritten(group)]
+            total, before = sum(segment.rows for segment in segments), 0
+            for segment in segments:
+                if wanted is not None:
+                    path, tell = (
+                        segment.folder / APPROXIMATE,
+                        partial(_tell, progress, before, total),
+                    )
+                    recalls[segment.kind] = build(path, segment.vectors, wanted, tell)
+                    before += segment.rows
+        return recalls
+
     @contextmanager
     def _writing(self) -> Iterator[list[Segment]]:
         """The segments, to change; the version that they are then is the current one."""
@@ -285,6 +324,11 @@ class LocalEngine:
         ]
         table = pa.concat_tables(tables, promote_options="default")
         return [self._write(group[0].kind, table, vectors)]
+
+
+def _tell(progress: Callable[[int, int], None] | None, before: int, total: int, done: int) -> None:
+    if progress:
+        progress(before + done, total)
 
 
 def _small(segment: Segment, group: Sequence[Segment]) -> bool:
