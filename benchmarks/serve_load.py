@@ -155,6 +155,12 @@ def batch_seconds(searcher: Searcher, sentences: Sequence[str], k: int = 10) -> 
     return float(np.median(taken[2:]))
 
 
+def sentences_for(searcher: Searcher) -> list[str]:
+    """In words that the model knows, where the collection has captions."""
+    captions = searcher.index.collection.split.captions
+    return list(dict.fromkeys(captions))[: len(SENTENCES)] or list(SENTENCES)
+
+
 def told(load: Load, clients: int, batch: float) -> str:
     right = len(load.seconds)
     p50, p99 = load.percentile(50), load.percentile(99)
@@ -174,7 +180,9 @@ def main(
     device: Annotated[str | None, typer.Option()] = None,
 ) -> None:
     """Load on a server of its own, on this machine."""
-    batch = batch_seconds(open_searcher(index, torch_device(device)), SENTENCES)
+    searcher = open_searcher(index, torch_device(device))
+    sentences = sentences_for(searcher)
+    batch = batch_seconds(searcher, sentences)
     command = [sys.executable, "-m", "gradspace", "serve", str(index), "--port", "0"]
     if device:
         command += ["--device", device]
@@ -184,7 +192,7 @@ def main(
             address = re.search(r"http://\S+:\d+", server.stdout.readline())
             if address is None:
                 raise SystemExit("the server did not start")
-            load = asyncio.run(put_load(address[0], SENTENCES, clients, seconds))
+            load = asyncio.run(put_load(address[0], sentences, clients, seconds))
         finally:
             server.terminate()
     print(told(load, clients, batch))
