@@ -382,6 +382,13 @@ def test_a_run_on_features_searches_its_own_dataset(tmp_path: Path) -> None:
     assert explanation.regions is not None
     assert explanation.score == pytest.approx(images[0].score, abs=1e-3)
     assert explanation.regions.sum() == pytest.approx(explanation.score, abs=1e-5)
+    scan = train_small(tmp_path / "scan", model={"name": "scan"}, training={"epochs": 1})
+    explained = open_searcher(tmp_path / "index", explainer=scan.folder).explain(
+        images[0].item.key, "a red ball"
+    )
+    assert explained is not None
+    assert [word for word, _ in explained.words] == ["a", "red", "ball"]
+    assert explained.attention is not None
     with pytest.raises(ValueError, match="this run reads precomputed features, not pictures"):
         searcher.search([Query(picture=Image.new("RGB", (9, 9)))])
     write_photos(tmp_path / "photos", range(2))

@@ -123,7 +123,7 @@ def test_a_missing_file(engine: LocalEngine) -> None:
 @pytest.mark.parametrize("name", ["../outside", "/etc", "..", ".hidden", ""])
 def test_a_list_that_leads_outside(engine: LocalEngine, name: str) -> None:
     put(engine, "a")
-    listed = [{"name": name, "kind": "image", "rows": 1, "gone": []}]
+    listed = [{"name": name, "kind": "image", "rows": 1, "gone": [], "faiss": None}]
     (engine.folder / "segments.json").write_text(json.dumps(listed))
     with pytest.raises(ValueError, match="is no name of a segment"):
         found(LocalEngine(engine.folder, WIDTH), "a")
@@ -173,6 +173,8 @@ def test_approximate_search_and_back(engine: LocalEngine) -> None:
     [segment] = engine.segments()
     assert segment.approximate is not None
     assert [found(engine, key, 1) for key in keys] == [[key] for key in keys]
+    assert engine.approximate("hnsw", None) == recalls
+    assert engine.segments() == [segment], "it is not built twice"
     put(engine, "new")
     engine.remove(["7"])
     assert found(engine, "new", 1) == ["new"], "what came later is searched exactly"

@@ -25,7 +25,7 @@ import sys
 from serve.fakes import make_searcher
 from gradspace.cli import main, serve
 slow = float(sys.argv.pop())
-serve.open_searcher = lambda path, device: make_searcher(path.name, slow=slow)
+serve.open_searcher = lambda path, device, explain: make_searcher(path.name, slow=slow)
 main()
 """
 

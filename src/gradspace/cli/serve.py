@@ -34,13 +34,21 @@ def serve(
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 for any that is free.")] = 8000,
     open_page: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
+    explain: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="RUN",
+            help="Another run on the same data that says why, as SCAN; by default the index's own.",
+        ),
+    ] = None,
     device: Device = None,
 ) -> None:
     """Search in a browser: by sentence, by picture, with one model or two side by side."""
     listening = _listen(host, port)
     with listening:
         chosen = torch_device(device)
-        run_server([open_searcher(path, chosen) for path in indexes], listening, open_page)
+        searchers = [open_searcher(path, chosen, explain) for path in indexes]
+        run_server(searchers, listening, open_page)
 
 
 def run_server(searchers: Sequence[Searcher], listening: socket.socket, open_page: bool) -> None:

@@ -18,7 +18,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import get_args
 
@@ -61,6 +61,8 @@ class Segment:
     rows: int
     gone: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     """Rows that are deleted, or replaced by a later segment."""
+    faiss: tuple[IndexKind, float] | None = None
+    """Which index of faiss there is, and what share of the nearest it finds."""
 
     @cached_property
     def vectors(self) -> Tensor:
@@ -87,9 +89,7 @@ class Segment:
 
     @cached_property
     def approximate(self) -> Approximate | None:
-        """An index of faiss, where one was made."""
-        path = self.folder / APPROXIMATE
-        return Approximate(path, self.vectors) if path.exists() else None
+        return Approximate(self.folder / APPROXIMATE, self.vectors) if self.faiss else None
 
     def open(self) -> None:
         """So that all files can be read, also when they are deleted."""
@@ -181,6 +181,7 @@ class LocalEngine:
                     entry["kind"],
                     entry["rows"],
                     np.array(entry["gone"], np.int64),
+                    entry["faiss"] and tuple(entry["faiss"]),
                 )
                 for entry in json.loads(path.read_text(encoding="utf-8"))
             ]
@@ -236,24 +237,19 @@ class LocalEngine:
     ) -> dict[Kind, float]:
         """Search by an index of faiss from now on, or exactly again; what share it finds, by kind.
 
-        All segments of a kind become one. What is put later is searched exactly.
+        All segments of a kind become one. What is put later is searched exactly, until this is
+        called again.
         """
-        recalls: dict[Kind, float] = {}
-        if wanted is None and not any(segment.approximate for segment in self.segments()):
-            return recalls
-        with self._writing() as segments:
-            by_kind = [[s for s in segments if s.kind == kind] for kind in get_args(Kind)]
-            segments[:] = [made for group in by_kind for made in self._rewritten(group)]
-            total, before = sum(segment.rows for segment in segments), 0
-            for segment in segments:
+        now = self.segments()
+        if any(_kind_of_index(segment) != wanted for segment in now) or (
+            wanted is not None and len({segment.kind for segment in now}) < len(now)
+        ):
+            with self._writing() as segments:
+                by_kind = [[s for s in segments if s.kind == kind] for kind in get_args(Kind)]
+                segments[:] = [made for group in by_kind for made in self._rewritten(group)]
                 if wanted is not None:
-                    path, tell = (
-                        segment.folder / APPROXIMATE,
-                        partial(_tell, progress, before, total),
-                    )
-                    recalls[segment.kind] = build(path, segment.vectors, wanted, tell)
-                    before += segment.rows
-        return recalls
+                    segments[:] = _with_indexes(segments, wanted, progress)
+        return {s.kind: s.faiss[1] for s in self.segments() if s.faiss is not None}
 
     @contextmanager
     def _writing(self) -> Iterator[list[Segment]]:
@@ -272,8 +268,14 @@ class LocalEngine:
 
     def _commit(self, segments: Sequence[Segment]) -> None:
         listed = [
-            {"name": s.folder.name, "kind": s.kind, "rows": s.rows, "gone": s.gone.tolist()}
-            for s in segments
+            {
+                "name": segment.folder.name,
+                "kind": segment.kind,
+                "rows": segment.rows,
+                "gone": segment.gone.tolist(),
+                "faiss": segment.faiss,
+            }
+            for segment in segments
         ]
         with write_atomically(self.folder / "segments.json") as file:
             json.dump(listed, file)
@@ -318,17 +320,32 @@ class LocalEngine:
         """One segment with what is kept of several; none where nothing is."""
         if not any(segment.kept for segment in group):
             return []
-        tables = [s.items.filter(pa.array(s.is_kept)) for s in group]
-        vectors = [
-            s.vectors.numpy()[s.is_kept] if len(s.gone) else s.vectors.numpy() for s in group
-        ]
+        tables = [segment.items.filter(pa.array(segment.is_kept)) for segment in group]
         table = pa.concat_tables(tables, promote_options="default")
+        vectors = (part for segment in group for part in segment.kept_vectors())
         return [self._write(group[0].kind, table, vectors)]
 
 
-def _tell(progress: Callable[[int, int], None] | None, before: int, total: int, done: int) -> None:
-    if progress:
-        progress(before + done, total)
+def _kind_of_index(segment: Segment) -> IndexKind | None:
+    return segment.faiss[0] if segment.faiss else None
+
+
+def _with_indexes(
+    segments: Sequence[Segment],
+    wanted: IndexKind,
+    progress: Callable[[int, int], None] | None,
+) -> list[Segment]:
+    total, before, made = sum(segment.rows for segment in segments), 0, []
+
+    def tell(done: int) -> None:
+        if progress:
+            progress(before + done, total)
+
+    for segment in segments:
+        recall = build(segment.folder / APPROXIMATE, segment.vectors, wanted, tell)
+        made.append(replace(segment, faiss=(wanted, recall)))
+        before += segment.rows
+    return made
 
 
 def _small(segment: Segment, group: Sequence[Segment]) -> bool:

@@ -40,11 +40,13 @@ class Searcher:
 
     index: Index
     system: System
+    explainer: System | None = None
+    """Another model that explains what is found, as SCAN, which has no vectors to search by."""
 
     @property
     def reads_pictures(self) -> bool:
         """Can the model embed one's own pictures?"""
-        return self.system.crop is not None and not isinstance(self.system.crop, PassageTokens)
+        return _reads_pictures(self.system)
 
     def search(
         self,
@@ -90,15 +92,16 @@ class Searcher:
         [found] = self.index.engine.get([key])
         if found is None:
             raise KeyError(key)
-        if self.reads_pictures:
-            return explain_pair(self.system, self.index.picture(key), text)
+        system = self.explainer or self.system
+        if _reads_pictures(system):
+            return explain_pair(system, self.index.picture(key), text)
         collection = self.index.collection
         features, place = collection.split.features, collection.image(found[0].image)
-        assert features is not None
+        if features is None:
+            raise ValueError("the model that explains reads features, and the index is of pictures")
         grid = features.grid if isinstance(features, FeatureFile) else None
-        explanation = explain_pair(
-            self.system, torch.from_numpy(features.load(place)), text, grid=grid
-        )
+        given = torch.from_numpy(features.load(place))
+        explanation = explain_pair(system, given, text, grid=grid)
         if explanation is None or grid is None or collection.split.images is None:
             return explanation
         covered = CentreCrop().box(self.index.picture(key).size)  # what `data features` reads
@@ -113,8 +116,13 @@ class Searcher:
         return np.stack(vectors)
 
 
-def open_searcher(folder: Path, device: torch.device | None = None) -> Searcher:
-    """An index with its model, which must still be the one that the vectors are of."""
+def open_searcher(
+    folder: Path, device: torch.device | None = None, explainer: Path | None = None
+) -> Searcher:
+    """An index with its model, which must still be the one that the vectors are of.
+
+    `explainer` is another run, on the same data, that explains what is found.
+    """
     index = open_index(folder)
     model = Path(index.record.model)
     try:
@@ -129,7 +137,12 @@ def open_searcher(folder: Path, device: torch.device | None = None) -> Searcher:
             f"{model} is not the model that {folder} was made with any more: index again into a "
             "new folder"
         )
-    return Searcher(index, load_system(model, device))
+    explaining = None if explainer is None else load_system(explainer, device)
+    return Searcher(index, load_system(model, device), explaining)
+
+
+def _reads_pictures(system: System) -> bool:
+    return system.crop is not None and not isinstance(system.crop, PassageTokens)
 
 
 def _check_queries(queries: Sequence[Query], given: set[int]) -> None:
