@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 
 .PHONY: demo test check bench format clean
 
-demo: .venv/installed
+demo: .venv/installed-serve
 	$(BIN)/gradspace demo
 
 test: .venv/installed-dev .venv/browser

@@ -261,6 +261,16 @@ def test_a_damaged_record(tmp_path: Path, text: str) -> None:
         open_index(tmp_path / "none")
 
 
+def test_a_damaged_index_is_known_when_it_is_opened(
+    model: Path, system: System, photos: Path, tmp_path: Path
+) -> None:
+    index, _ = bring_up_to_date(tmp_path / "index", model, system, photos)
+    vectors = next(index.folder.glob("segments/*/vectors.npy"))
+    vectors.write_bytes(vectors.read_bytes()[:-1])
+    with pytest.raises(ValueError, match=r"vectors.npy is damaged"):
+        open_searcher(index.folder)
+
+
 # --- searching ----------------------------------------------------------------------------------
 
 

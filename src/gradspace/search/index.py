@@ -54,7 +54,9 @@ class IndexRecord(BaseModel):
 
 def _engine(folder: Path, record: IndexRecord) -> Engine:
     if record.engine is None:
-        return LocalEngine(folder / "segments", record.width)
+        engine = LocalEngine(folder / "segments", record.width)
+        engine.segments()  # what is damaged is known at once
+        return engine
     return open_engine(record.engine, record.table, record.width)
 
 
