@@ -7,11 +7,12 @@ import shutil
 from pathlib import Path
 
 import pytest
+from refusals import Refused
 from search.made_photos import write_photos
 from small_runs import train_small
 from typer.testing import CliRunner
 
-from gradspace.cli import _run, app
+from gradspace.cli import app
 
 
 def run(*arguments: object) -> str:
@@ -20,26 +21,6 @@ def run(*arguments: object) -> str:
         raise done.exception
     assert done.exit_code == 0, done.output
     return done.output
-
-
-class Refused:
-    """The one sentence that a command prints, and nothing else."""
-
-    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
-        self.capsys = capsys
-
-    def __call__(self, *arguments: str | Path) -> str:
-        self.capsys.readouterr()
-        assert _run([str(argument) for argument in arguments]) == 1
-        printed = self.capsys.readouterr()
-        assert printed.out == ""
-        [line] = printed.err.splitlines()
-        return line
-
-
-@pytest.fixture
-def refused(capsys: pytest.CaptureFixture[str]) -> Refused:
-    return Refused(capsys)
 
 
 def test_photos_from_a_folder_to_what_is_found(model: Path, photos: Path, tmp_path: Path) -> None:
