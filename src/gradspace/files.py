@@ -26,7 +26,7 @@ def write_atomically(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
         os.chmod(part, 0o666 & ~_umask())
         os.replace(part, path)
     except BaseException:
-        os.unlink(part)
+        Path(part).unlink(missing_ok=True)  # an interruption may come when it is moved already
         raise
 
 

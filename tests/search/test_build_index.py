@@ -157,6 +157,32 @@ def build_saving_often(out: Path, model: Path, system: System, photos: Path) -> 
     update_index(create_index(out, model, system, collection), collection, system, save_every=0)
 
 
+def test_an_interrupted_build_keeps_what_it_has_embedded(
+    model: Path, system: System, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "IMAGES_AT_ONCE", 4)
+    collection = photo_folder(photos)
+    index = create_index(tmp_path / "index", model, system, collection)
+
+    def interrupt(done: int, _: int) -> None:
+        if done == 8:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        update_index(index, collection, system, progress=interrupt)
+    assert update_index(index, collection, system) == Outcome(added=2, unchanged=8)
+    expect(index, system, photos, names(photos))
+
+
+def test_an_empty_index_may_become_another(
+    model: Path, system: System, photos: Path, tmp_path: Path
+) -> None:
+    write_photos(tmp_path / "more", range(2))
+    create_index(tmp_path / "index", model, system, photo_folder(tmp_path / "more"))
+    _, outcome = bring_up_to_date(tmp_path / "index", model, system, photos)
+    assert outcome == Outcome(added=10)
+
+
 def test_a_second_build_is_refused(
     model: Path, system: System, photos: Path, tmp_path: Path
 ) -> None:

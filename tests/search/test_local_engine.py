@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from gradspace.files import only_writer
 from gradspace.search.contract import Item
 from gradspace.search.local import LocalEngine
+from gradspace.search.segment import Segment
 
 WIDTH = 8
 
@@ -90,6 +91,23 @@ def test_an_interrupted_put_leaves_the_version_before_it(
     assert len([path for path in engine.folder.iterdir() if path.is_dir()]) == 1
     put(engine, "b")
     assert found(engine, "b") == ["b", "a"]
+
+
+def test_an_interruption_right_after_a_version_was_written(
+    engine: LocalEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(engine, "a")
+    commit = engine._commit
+
+    def interrupted(segments: list[Segment]) -> None:
+        commit(segments)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "_commit", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            put(engine, "b", "c", "d")
+    assert found(LocalEngine(engine.folder, WIDTH), "b", 1) == ["b"]
 
 
 def test_two_writers(engine: LocalEngine) -> None:

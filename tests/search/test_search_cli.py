@@ -103,6 +103,8 @@ def test_mistakes_get_one_sentence(
     out = tmp_path / "index"
     assert "there is no folder none" in refused("index", model, "none", "--out", out)
     assert "no run with a dataset of its own" in refused("index", model, "--out", out)
+    flags = ("--out", out, "--metadata", "facts.csv")
+    assert "--metadata is for a folder" in refused("index", model, "scenes", *flags)
     assert not out.exists()
     run("index", model, photos, "--out", out)
     assert "is no index: make one with" in refused("search", tmp_path, "a")

@@ -118,6 +118,8 @@ def _num_workers(device: str) -> int:
 
 
 def _collection(model: Path, source: str | None, split: str, metadata: Path | None) -> Collection:
+    if metadata is not None and (source is None or not Path(source).is_dir()):
+        raise ValueError("--metadata is for a folder of photos")
     if source is None:
         if is_pretrained(model):
             raise ValueError(f"{model} is no run with a dataset of its own: say what to index")
@@ -155,7 +157,8 @@ def search(
         Path | None, typer.Option(help="An image file, to be combined with the sentence.")
     ] = None,
     image_weight: Annotated[
-        float, typer.Option(help="What the image counts beside the sentence, 0 to 1.")
+        float,
+        typer.Option(min=0, max=1, help="What the image counts beside the sentence."),
     ] = 0.5,
     like: Annotated[
         str | None, typer.Option(metavar="KEY", help="More like this item of the index.")

@@ -105,9 +105,11 @@ class _Build:
         self.total = len(new)
         self._tell(0)
         num_images = len(self.collection.split.image_names)
-        self._embed_images([place for place in new if place < num_images])
-        self._embed_captions([place for place in new if place >= num_images])
-        self._save()
+        try:
+            self._embed_images([place for place in new if place < num_images])
+            self._embed_captions([place for place in new if place >= num_images])
+        finally:  # also of an interrupted build everything that is embedded is kept
+            self._save()
         return self.outcome
 
     @torch.inference_mode()

@@ -43,7 +43,8 @@ class Engine(Protocol):
     """Holds the items of an index with their vectors, and finds those that score highest.
 
     One process writes at a time, any number read. What `put` and `remove` have done is there after
-    a crash, and a search sees all of it or nothing.
+    a crash, and a search sees all of it or nothing (but in Milvus, which has no transactions). No
+    key comes twice in a `put`. Which of equal scores comes first is the engine's choice.
     """
 
     def __len__(self) -> int: ...

@@ -123,10 +123,9 @@ def create_index(
     )
     if (folder / "index.json").exists():
         old = read_record(folder)
-        _check_same(folder, old, record)
-        record = record.model_copy(update={"name": name or old.name, "table": old.table})
-        if record == old:
-            return Index(folder, old)
+        if len(Index(folder, old).engine):  # an empty one may become the index of anything
+            _check_same(folder, old, record)
+            record = record.model_copy(update={"name": name or old.name, "table": old.table})
     index = Index(folder, record)
     with write_atomically(folder / "index.json") as file:
         file.write(record.model_dump_json(indent=2) + "\n")

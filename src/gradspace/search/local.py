@@ -17,8 +17,7 @@ import secrets
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
@@ -26,101 +25,24 @@ import numpy as np
 import pyarrow as pa
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from gradspace.execution.tiles import blocks
 from gradspace.files import only_writer, sync_folder, write_atomically
-from gradspace.search.approximate import Approximate, IndexKind, build
+from gradspace.search.approximate import IndexKind, build
 from gradspace.search.contract import Hit, Item, Kind, Vectors
-from gradspace.search.exact import Found, top_rows
+from gradspace.search.exact import Found
 from gradspace.search.items import (
     as_table,
     items_at,
-    open_table,
     rows_of,
-    rows_that_meet,
     write_table,
 )
+from gradspace.search.segment import APPROXIMATE, Segment, damage_named
 from gradspace.search.where import Condition
 
-APPROXIMATE = "vectors.faiss"
-COPIED_AT_ONCE = 65_536
-"""Rows, while segments are merged."""
 MOST_GONE = 0.25
 """The share of a segment that may be gone before it is written anew."""
 TRIES = 10
 """To open a version before another process has replaced it."""
-
-
-@dataclass(frozen=True)
-class Segment:
-    """Rows that were written together, all of one kind."""
-
-    folder: Path
-    kind: Kind
-    rows: int
-    gone: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
-    """Rows that are deleted, or replaced by a later segment."""
-    faiss: tuple[IndexKind, float] | None = None
-    """Which index of faiss there is, and what share of the nearest it finds."""
-
-    @cached_property
-    def vectors(self) -> Tensor:
-        """float16 [rows, width], memory-mapped."""
-        return torch.from_numpy(self._array())
-
-    def _array(self) -> NDArray[np.float16]:
-        path = self.folder / "vectors.npy"
-        with _one_sentence(path):
-            found = np.load(path, mmap_mode="c", allow_pickle=False)
-            if found.dtype != np.float16 or len(found) != self.rows or found.ndim != 2:
-                raise ValueError(f"{found.dtype} {list(found.shape)} where {self.rows} rows belong")
-        array: NDArray[np.float16] = found
-        return array
-
-    @cached_property
-    def items(self) -> pa.Table:
-        path = self.folder / "items.arrow"
-        with _one_sentence(path):
-            table = open_table(path)
-            if len(table) != self.rows:
-                raise ValueError(f"{len(table)} items where {self.rows} belong")
-        return table
-
-    @cached_property
-    def approximate(self) -> Approximate | None:
-        return Approximate(self.folder / APPROXIMATE, self.vectors) if self.faiss else None
-
-    def open(self) -> None:
-        """So that all files can be read, also when they are deleted."""
-        _ = self.vectors, self.items, self.approximate
-
-    @property
-    def kept(self) -> int:
-        return self.rows - len(self.gone)
-
-    @cached_property
-    def is_kept(self) -> NDArray[np.bool_]:
-        mask = np.ones(self.rows, np.bool_)
-        mask[self.gone] = False
-        return mask
-
-    def kept_vectors(self) -> Iterator[NDArray[np.float16]]:
-        """In parts, to be copied."""
-        vectors = self.vectors.numpy()
-        for rows in blocks(self.rows, COPIED_AT_ONCE):
-            yield vectors[rows][self.is_kept[rows]]
-
-    def without(self, keys: Sequence[str]) -> Segment:
-        gone = np.union1d(self.gone, rows_of(self.items, keys))
-        return self if len(gone) == len(self.gone) else replace(self, gone=gone)
-
-    def find(self, queries: Tensor, k: int, where: Sequence[Condition]) -> list[Found]:
-        mask = rows_that_meet(self.items, where) & self.is_kept if where else self.is_kept
-        allowed = torch.from_numpy(mask) if where or len(self.gone) else None
-        if self.approximate is not None:
-            return self.approximate.search(queries, k, allowed)
-        return top_rows(self.vectors, queries, k, allowed)
 
 
 class LocalEngine:
@@ -174,7 +96,7 @@ class LocalEngine:
 
     def _listed(self) -> list[Segment]:
         path = self.folder / "segments.json"
-        with _one_sentence(path):
+        with damage_named(path):
             return [
                 Segment(
                     self._inside(entry["name"]),
@@ -256,15 +178,13 @@ class LocalEngine:
         """The segments, to change; the version that they are then is the current one."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with only_writer(self.folder):
-            kept = self.segments()
-            segments = list(kept)
-            self._delete_all_but(kept)
+            segments = list(self.segments())
+            self._delete_unlisted()
             try:
                 yield segments
                 self._commit(segments)
-                kept = segments
             finally:
-                self._delete_all_but(kept)
+                self._delete_unlisted()
 
     def _commit(self, segments: Sequence[Segment]) -> None:
         listed = [
@@ -280,9 +200,10 @@ class LocalEngine:
         with write_atomically(self.folder / "segments.json") as file:
             json.dump(listed, file)
 
-    def _delete_all_but(self, segments: Sequence[Segment]) -> None:
-        """What is not of this version: others that have it open can still read it."""
-        needed = {segment.folder.name for segment in segments}
+    def _delete_unlisted(self) -> None:
+        """What is not of the version on disk: others that have it open can still read it."""
+        there = (self.folder / "segments.json").exists()
+        needed = {segment.folder.name for segment in self._listed()} if there else set()
         for path in self.folder.iterdir():
             if path.is_dir() and path.name not in needed:
                 shutil.rmtree(path)
@@ -373,17 +294,3 @@ def _check_vectors(items: Sequence[Item], vectors: Vectors, width: int) -> None:
     if not (off < 0.01).all():
         worst = int(np.argmax(np.where(np.isfinite(off), off, np.inf)))
         raise ValueError(f"the vector of {items[worst].key!r} is not of length 1")
-
-
-@contextmanager
-def _one_sentence(path: Path) -> Iterator[None]:
-    """A damaged file is named, with what to do."""
-    try:
-        yield
-    except FileNotFoundError:
-        raise
-    except (ValueError, KeyError, TypeError, OSError, EOFError) as error:
-        reason = " ".join(str(error).split())
-        raise ValueError(
-            f"{path} is damaged ({reason}): index again into a new folder, or restore the file"
-        ) from error
