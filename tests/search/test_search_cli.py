@@ -12,7 +12,7 @@ from search.made_photos import write_photos
 from small_runs import train_small
 from typer.testing import CliRunner
 
-from gradspace.cli import app
+from gradspace.cli import _run, app, search
 
 
 def run(*arguments: object) -> str:
@@ -131,3 +131,19 @@ def test_the_index_of_another_model(
     write_photos(tmp_path / "more", range(2))
     assert "is an index of" in refused("index", model, tmp_path / "more", "--out", out)
     assert len(json.loads(run("search", out, "a", "--json"))) == 10
+
+
+def test_ctrl_c_says_how_to_go_on(
+    model: Path,
+    photos: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(search, "update_index", interrupted)
+    with pytest.raises(SystemExit, match="130"):
+        _run(["index", str(model), str(photos), "--out", str(tmp_path / "index")])
+    assert "the same command goes on" in capsys.readouterr().err

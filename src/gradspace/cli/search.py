@@ -88,8 +88,12 @@ def index(
     collection = _collection(model, source, split, metadata)
     made = create_index(out, model, system, collection, name=name, engine=engine)
     workers = _num_workers(system.device.type) if num_workers is None else num_workers
-    with progress_bar("indexing") as progress:
-        outcome = update_index(made, collection, system, num_workers=workers, progress=progress)
+    try:
+        with progress_bar("indexing") as progress:
+            outcome = update_index(made, collection, system, num_workers=workers, progress=progress)
+    except KeyboardInterrupt:
+        errors.print("stopped; what is indexed is kept, and the same command goes on")
+        raise
     recalls = _approximate(made, approximate)
     if as_json:
         shown = {"index": str(out), "items": len(made.engine), **vars(outcome), "recall": recalls}
