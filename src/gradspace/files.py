@@ -25,6 +25,7 @@ def write_atomically(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
             os.fsync(file.fileno())
         os.chmod(part, 0o666 & ~_umask())
         os.replace(part, path)
+        _sync(path.parent)
     except BaseException:
         Path(part).unlink(missing_ok=True)  # an interruption may come when it is moved already
         raise
@@ -54,11 +55,15 @@ def only_writer(folder: Path) -> Iterator[None]:
 def sync_folder(folder: Path) -> None:
     """See to it that a new folder and all files in it are on disk."""
     for path in (*folder.iterdir(), folder, folder.parent):
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        _sync(path)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _umask() -> int:

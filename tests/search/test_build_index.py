@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import time
@@ -85,6 +86,16 @@ def test_only_what_is_new_changed_or_gone_is_done(
     assert all("is broken" in reason for reason in outcome.broken)
     expect(index, system, photos, names(photos) - {"004.png", "never.png"})
     assert index.thumbnails.read("002.png") is None
+
+
+def test_a_file_whose_name_is_no_text(
+    model: Path, system: System, photos: Path, tmp_path: Path
+) -> None:
+    name = os.fsdecode(b"caf\xe9.png")
+    write_photo(photos / name, 1)
+    index, outcome = bring_up_to_date(tmp_path / "index", model, system, photos)
+    assert outcome.broken == [f"the name of {name!r} is no text"]
+    assert outcome.added == len(index.engine) == 10
 
 
 def test_pictures_are_decoded_in_other_processes(

@@ -312,7 +312,7 @@ def test_what_cannot_be_held_is_refused_whole(opened: Open) -> None:
     for items, vectors, sentence in (
         (photos(2), unit_vectors(3), "vectors of 2 items of this index are 2 x 24; got 3 x 24"),
         (photos(2), unit_vectors(2)[:, :8], "are 2 x 24; got 2 x 8: another model needs"),
-        (photos(2), unit_vectors(2) * np.nan, "NaN or infinite"),
+        (photos(2), unit_vectors(2) * np.nan, "is not of length 1"),
         ([*photos(1, start=5), *photos(1, start=5)], unit_vectors(2), "0005.jpg' comes twice"),
         ([*photos(1, start=5), Item("a\0", "image")], unit_vectors(2), "has a NUL or half"),
         ([*photos(1, start=5), Item("\udc80", "image")], unit_vectors(2), "has a NUL or half"),

@@ -160,7 +160,7 @@ def test_a_list_that_is_none(engine: LocalEngine, text: str) -> None:
     [
         (np.zeros((1, WIDTH), np.float32), "the vector of 'a' is not of length 1"),
         (np.full((1, WIDTH), np.nan, np.float32), "the vector of 'a' is not of length 1"),
-        (np.zeros((1, 3), np.float32), r"1 items need vectors \[1, 8\], got \[1, 3\]"),
+        (np.zeros((1, 3), np.float32), "vectors of 1 items of this index are 1 x 8; got 1 x 3"),
     ],
 )
 def test_vectors_that_are_none(
@@ -168,7 +168,7 @@ def test_vectors_that_are_none(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         engine.put([Item("a", "image")], vectors)
-    with pytest.raises(ValueError, match="two items have the same key"):
+    with pytest.raises(ValueError, match="the key 'a' comes twice"):
         put(engine, "a", "a")
     assert len(engine) == 0
 

@@ -99,6 +99,7 @@ class _Build:
     def run(self) -> Outcome:
         items = self.collection.items
         self.known = self.index.engine.fingerprints()
+        self.outcome.broken += self.collection.problems
         self._remove(set(self.known) - {item.key for item in items})
         new = [i for i, item in enumerate(items) if self.known.get(item.key) != item.fingerprint]
         self.outcome.unchanged = len(items) - len(new)

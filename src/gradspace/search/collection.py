@@ -34,6 +34,8 @@ class Collection:
     """From which `open_collection` opens it again."""
     split: Split
     items: Sequence[Item]
+    problems: Sequence[str] = ()
+    """One sentence for each file that is left out."""
 
     def image(self, key: str) -> int:
         """The place of an image in the split."""
@@ -74,13 +76,23 @@ def photo_folder(folder: Path, metadata: Path | str | None = None) -> Collection
     files = dict(_image_files(folder))
     if not files:
         raise ValueError(f"there are no image files in {folder}, nor in the folders in it")
-    names = sorted(files)
+    names = sorted(name for name in files if _is_text(name))
+    problems = [f"the name of {name!r} is no text" for name in sorted(set(files) - set(names))]
     items = [_photo(name, files[name], known.get(name, {})) for name in names]
     images = StoredImages(ImageFolder(folder), names)
     record = {"photos": str(folder.absolute())}
     if metadata:
         record["metadata"] = str(Path(metadata).absolute())
-    return Collection(record, _split(folder.name, images=names, stored=images), items)
+    return Collection(record, _split(folder.name, images=names, stored=images), items, problems)
+
+
+def _is_text(name: str) -> bool:
+    """A file's name may be any bytes."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _image_files(folder: Path) -> Iterator[tuple[str, os.stat_result]]:

@@ -135,7 +135,7 @@ def create_index(
 def _table_name(name: str) -> str:
     """One that no other index has."""
     plain = re.sub("[^a-z0-9]+", "_", name.lower()).strip("_")
-    return f"index_{plain[:30]}_{secrets.token_hex(4)}"
+    return f"index_{plain[:20]}_{secrets.token_hex(4)}"
 
 
 def _check_same(folder: Path, old: IndexRecord, new: IndexRecord) -> None:

@@ -37,6 +37,7 @@ from gradspace.search.items import (
     write_table,
 )
 from gradspace.search.segment import APPROXIMATE, Segment, damage_named
+from gradspace.search.stored import check_items
 from gradspace.search.where import Condition
 
 MOST_GONE = 0.25
@@ -140,14 +141,14 @@ class LocalEngine:
     # --- writing --------------------------------------------------------------------------------
 
     def put(self, items: Sequence[Item], vectors: Vectors) -> None:
-        _check_vectors(items, vectors, self.width)
+        halves = check_items(items, vectors, self.width)
         with self._writing() as segments:
             segments[:] = [segment.without([item.key for item in items]) for segment in segments]
             for kind in ("image", "caption"):
                 rows = [row for row, item in enumerate(items) if item.kind == kind]
                 if rows:
                     table = as_table([items[row] for row in rows])
-                    segments.append(self._write(kind, table, [vectors[rows]]))
+                    segments.append(self._write(kind, table, [halves[rows]]))
             segments[:] = self._merged(segments)
 
     def remove(self, keys: Sequence[str]) -> None:
@@ -281,16 +282,3 @@ def _best(segments: Sequence[Segment], found: Sequence[Found], k: int) -> list[H
         for item, score in zip(items_at(segment.items, rows), scores.tolist(), strict=True)
     ]
     return sorted(hits, key=lambda hit: -hit.score)[:k]
-
-
-def _check_vectors(items: Sequence[Item], vectors: Vectors, width: int) -> None:
-    if vectors.shape != (len(items), width):
-        raise ValueError(
-            f"{len(items)} items need vectors [{len(items)}, {width}], got {list(vectors.shape)}"
-        )
-    if len({item.key for item in items}) < len(items):
-        raise ValueError("two items have the same key")
-    off = np.abs(np.linalg.norm(vectors.astype(np.float32), axis=1) - 1)
-    if not (off < 0.01).all():
-        worst = int(np.argmax(np.where(np.isfinite(off), off, np.inf)))
-        raise ValueError(f"the vector of {items[worst].key!r} is not of length 1")

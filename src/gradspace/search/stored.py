@@ -1,4 +1,4 @@
-"""What engines outside this process have in common: what they can hold, and how they are asked."""
+"""What engines have in common: what they can hold, and how databases are asked."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from gradspace.search.contract import Item, Vectors
 from gradspace.search.where import COMPARISONS, Condition, Value
 
+MOST_OFF = 0.01
+"""How far the length of a vector may be from 1."""
 LARGEST_WHOLE = 2**53
 """Beyond it, whole numbers are not exact where they are compared as floating-point numbers."""
 
@@ -33,8 +35,12 @@ def check_items(items: Sequence[Item], vectors: Vectors, width: int) -> NDArray[
             f"vectors of {len(items)} items of this index are {len(items)} x {width}; got "
             f"{' x '.join(map(str, vectors.shape))}: another model needs an index of its own"
         )
-    if not np.isfinite(vectors).all():
-        raise ValueError("a vector has NaN or infinite values; were the pictures embedded well?")
+    off = np.abs(np.linalg.norm(vectors.astype(np.float32), axis=1) - 1)
+    if not (off < MOST_OFF).all():
+        worst = int(np.argmax(np.where(np.isfinite(off), off, np.inf)))
+        raise ValueError(
+            f"the vector of {items[worst].key!r} is not of length 1: was it embedded well?"
+        )
     seen = set[str]()
     for item in items:
         if item.key in seen:
