@@ -305,7 +305,7 @@ def test_any_condition_is_that_of_python(
     assert [hit.item for hit in engine.search(unit_vectors(1), 1, "image", conditions)[0]] == wanted
 
 
-@pytest.mark.parametrize("opened", ["local", "postgres", "milvus"], indirect=True)
+@pytest.mark.parametrize("opened", ["postgres", "milvus"], indirect=True)
 def test_what_cannot_be_held_is_refused_whole(opened: Open) -> None:
     engine = opened("refused")
     engine.put(photos(2), unit_vectors(2))
