@@ -73,16 +73,6 @@ def test_weights_sum_to_one_over_the_length(gpo: GPO) -> None:
     assert torch.equal(weights[0], weights[3])
 
 
-def test_the_position_gru_runs_once_per_distinct_length(
-    gpo: GPO, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sizes = []
-    for gru in (gpo.from_first, gpo.from_last):
-        gru.register_forward_pre_hook(lambda _, given: sizes.append(len(given[0])))
-    gpo.weights(torch.tensor([3, 3, 5, 5, 5, 7]), 7)
-    assert sizes == [1, 3]
-
-
 def test_gpo_passes_gradcheck(gpo: GPO) -> None:
     features, mask = features_and_mask()[0][:2, :4], length_mask(torch.tensor([4, 2]), 4)
     assert torch.autograd.gradcheck(lambda x: gpo(x, mask), (features.requires_grad_(),))

@@ -6,9 +6,11 @@ Every pool takes features [n, k, d] and a mask [n, k], True where there is a fea
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 
 def length_mask(lengths: Tensor, size: int) -> Tensor:
@@ -39,8 +41,7 @@ class GPO(nn.Module):
         super().__init__()
         self.code_width = code_width
         self.temperature = temperature
-        self.from_first = nn.GRU(code_width, width, batch_first=True)
-        self.from_last = nn.GRU(code_width, width, batch_first=True)
+        self.gru = nn.GRU(code_width, width, batch_first=True, bidirectional=True)
         self.score = nn.Linear(width, 1, bias=False)
 
     def forward(self, features: Tensor, mask: Tensor) -> Tensor:
@@ -71,19 +72,17 @@ class GPO(nn.Module):
     def weights(self, lengths: Tensor, size: int) -> Tensor:
         """[n, size]: the weight of every place, 0 beyond the length.
 
-        Nothing is computed twice: reading from the first place is the same for every length, and
-        reading from the last is done once per distinct length, not once per sample.
+        They are computed once for every length that there can be, whichever a batch has: a GPU need
+        not be asked for them.
         """
-        distinct, which = torch.unique(lengths, return_inverse=True)
-        codes = position_codes(size, self.code_width).to(self.score.weight)
-        places = torch.arange(size, device=lengths.device)
-        mirrored = (distinct[:, None] - 1 - places).clamp(min=0)
-        from_first, _ = self.from_first(codes[None])
-        from_last, _ = self.from_last(codes[mirrored])
-        from_last = from_last.gather(1, mirrored[..., None].expand_as(from_last))
-        scores = self.score((from_first + from_last) / 2).squeeze(2)
-        scores = scores.masked_fill(~length_mask(distinct, size), -math.inf)
-        weights: Tensor = (scores / self.temperature).softmax(1)[which]
+        weight = self.score.weight
+        codes = _packed_codes(size, self.code_width, weight.device, weight.dtype)
+        states, _ = pad_packed_sequence(self.gru(codes)[0], batch_first=True)
+        states = states.view(size, size, 2, -1).mean(2)
+        all_lengths = torch.arange(size, 0, -1, device=weight.device)
+        scores = self.score(states).squeeze(2)
+        scores = scores.masked_fill(~length_mask(all_lengths, size), -math.inf)
+        weights: Tensor = (scores / self.temperature).softmax(1)[size - lengths]
         return weights
 
 
@@ -92,3 +91,12 @@ def position_codes(size: int, width: int) -> Tensor:
     frequencies = 10000 ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
     angles = torch.arange(size)[:, None] * frequencies
     return torch.stack([angles.sin(), angles.cos()], dim=2).flatten(1)
+
+
+@lru_cache(maxsize=256)
+def _packed_codes(
+    size: int, width: int, device: torch.device, dtype: torch.dtype
+) -> PackedSequence:
+    """The codes of the first `size`, `size` - 1, ..., 1 places."""
+    codes = position_codes(size, width).to(device, dtype).expand(size, -1, -1)
+    return pack_padded_sequence(codes, torch.arange(size, 0, -1), batch_first=True)

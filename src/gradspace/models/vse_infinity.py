@@ -111,11 +111,12 @@ class VSEInfinity(RetrievalModel):
         return regions, mask
 
     def _words(self, tokens: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        lengths = lengths.to(tokens.device)
+        lengths = lengths.cpu()
         if self.training:
             tokens, lengths = drop_words(tokens, lengths, self.drop)
         words = self.texts(tokens, lengths)
-        return words, length_mask(lengths, tokens.shape[1])
+        mask = length_mask(lengths, tokens.shape[1])
+        return words, mask.to(tokens.device, non_blocking=True)
 
 
 def _mlp(width_in: int, width: int) -> nn.Sequential:
@@ -133,11 +134,15 @@ def keep_some(mask: Tensor, drop: float) -> Tensor:
 
 
 def drop_words(tokens: Tensor, lengths: Tensor, drop: float) -> tuple[Tensor, Tensor]:
-    """Drop words at random, moving the others together; the first and last token stay."""
-    places = torch.arange(tokens.shape[1], device=tokens.device)
+    """Drop words at random, moving the others together; the first and last token stay.
+
+    It is drawn where the lengths are, on the CPU, where a GRU wants them: nothing waits for a GPU.
+    """
+    places = torch.arange(tokens.shape[1])
     ends = (places == 0) | (places == lengths[:, None] - 1)
     kept = keep_some(length_mask(lengths, tokens.shape[1]), drop) | ends
     order = kept.logical_not().int().argsort(dim=1, stable=True)
     lengths = kept.sum(1)
-    tokens = tokens.gather(1, order).masked_fill(~length_mask(lengths, tokens.shape[1]), 0)
-    return tokens, lengths
+    padding = ~length_mask(lengths, tokens.shape[1])
+    order, padding = (x.to(tokens.device, non_blocking=True) for x in (order, padding))
+    return tokens.gather(1, order).masked_fill(padding, 0), lengths
