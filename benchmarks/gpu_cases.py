@@ -1,7 +1,7 @@
 """Time and memory on a GPU: forward + backward in bfloat16, next to one bare matrix product.
 
 A case's `suite` is the table it belongs to, its `who` the execution of `RetrievalLoss`. Mining has
-cases of its own: `gpu_mining.py`.
+cases of its own, in `gpu_mining.py`, and pairs are scored as in `pairs.py`, in float32.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 import gradspace as gs
-from benchmarks import gpu_mining
+from benchmarks import gpu_mining, pairs
 from benchmarks.case import Batch, Case, Measurement, make_batch
 from benchmarks.losses import COSINE
 from gradspace.execution.choice import Execution
@@ -56,6 +56,7 @@ def cases(quick: bool) -> list[Case]:
         ),
         *_rows("largest", 16 * n, 1, small_width, _triton("triplet-hard")),
         *gpu_mining.cases(quick),
+        *pairs.cases(quick),
     ]
 
 
@@ -119,6 +120,8 @@ def reason(error: Exception) -> str:
 
 
 def prepare(case: Case) -> Step:
+    if case.suite == pairs.SUITE:
+        return pairs.forward_and_backward(case, DEVICE)
     b = _batch(case)
     if case.suite == gpu_mining.SUITE:
         return gpu_mining.prepare(case, b)

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 
-from benchmarks import gpu_mining
+from benchmarks import gpu_mining, pairs
 from benchmarks.case import Case, Measurement
 from benchmarks.gpu_accuracy import Accuracy
 from benchmarks.gpu_cases import COMPARED, OVER_ALL_NEGATIVES
@@ -36,6 +36,9 @@ nobody says. A "triton" row whose kernels do not compile fails, instead of being
 
 Mining takes embeddings on the GPU to lists in main memory. All its rows compute the same tiles, in
 bfloat16 with float32 results.
+
+Pair scores: the loop copies a caption for every image and builds its attended vectors, as the
+published codes do, in the same float32.
 """
 
 
@@ -114,7 +117,7 @@ def tables(found: Results) -> list[Table]:
     """Those that there are numbers for."""
     made = [_accuracy_table(found.accuracy)]
     made += [_comparison(found, suite) for suite in COMPARISONS]
-    made += [_scaling(found), _small(found), _mining(found)]
+    made += [_scaling(found), _small(found), _mining(found), _pairs(found)]
     return [table for table in made if table.rows]
 
 
@@ -225,6 +228,21 @@ def _mining(found: Results) -> Table:
         for case in cases
     ]
     return Table(title, ["what", "seconds", "times the product", "extra GiB"], rows)
+
+
+def _pairs(found: Results) -> Table:
+    """One row for every scorer: ours, and a loop over the captions."""
+    cases = [case for case in found.of(pairs.SUITE) if case.who == "ours"]
+    images = cases[0].images if cases else 0
+    size = f"{images} images of {pairs.REGIONS} regions x {images} captions"
+    rows = []
+    for case in cases:
+        ours = found.measured[case]
+        loop = found.measured.get(replace(case, who="loop"), Measurement())
+        both = (milliseconds(ours), gibibytes(ours), milliseconds(loop), gibibytes(loop))
+        rows.append([case.what, *both, time_ratio(loop, ours)])
+    columns = ["model", "ours ms", "ours GiB", "loop ms", "loop GiB", "loop / ours"]
+    return Table(f"Pair scores: {size}, float32", columns, rows)
 
 
 # --- agreement ----------------------------------------------------------------------------------

@@ -1,4 +1,6 @@
-"""Suite: scores of all pairs of a batch by SCAN and BFAN, forward + backward, on one thread.
+"""Suite: scores of all pairs of a batch by SCAN and BFAN, forward + backward.
+
+On one thread, and as a part of the GPU's benchmarks (`gpu_cases.py`).
 
 The loop goes over the captions, as the published codes do: a caption is copied for every image,
 attends to their regions by batched products, and its attended vectors are built at full width.
@@ -16,6 +18,7 @@ from benchmarks.case import Call, Case, Measurement
 from benchmarks.tables import Table, megabytes, seconds, time_ratio
 from gradspace.models import ImageInput, PairScorer, TextInput, build_model
 
+SUITE = "pairs"
 REGIONS, WIDTH, VOCABULARY = 36, 1024, 100
 WORDS = (8, 17)
 """Of a caption, with the marks of start and end: 12 on average."""
@@ -29,24 +32,35 @@ SETTINGS = {
 def cases(quick: bool) -> list[Case]:
     images, width = (12, 16) if quick else (128, WIDTH)
     return [
-        Case("pairs", who, what, images, 1, width) for what in SETTINGS for who in ("ours", "loop")
+        Case(SUITE, who, what, images, 1, width) for what in SETTINGS for who in ("ours", "loop")
     ]
 
 
 def prepare(case: Case) -> Call:
     torch.set_num_threads(1)
-    images, texts, lengths = _parts(case)
-    score = _ours(case) if case.who == "ours" else _loop(case)
+    step = forward_and_backward(case, "cpu")
 
     def run() -> dict[str, float]:
-        leaves = [side.clone().requires_grad_() for side in (images, texts)]
-        regions, words = (normalize(leaf, dim=-1) for leaf in leaves)
-        scores = score(regions, words, lengths)
-        torch.autograd.backward(scores.square().sum())
-        gradient = sum(float(leaf.grad.square().sum()) for leaf in leaves if leaf.grad is not None)
-        return {"score": float(scores.detach().mean()), "gradient": gradient**0.5}
+        score, *gradients = step()
+        gradient = sum(float(gradient.square().sum()) for gradient in gradients)
+        return {"score": float(score), "gradient": gradient**0.5}
 
     return Call(run)
+
+
+def forward_and_backward(case: Case, device: str) -> Callable[[], tuple[Tensor, ...]]:
+    """Gives the mean score and the gradients of the sum of squared scores."""
+    images, texts, lengths = _parts(case)
+    leaves = [side.to(device).requires_grad_() for side in (images, texts)]
+    score = _ours(case) if case.who == "ours" else _loop(case)
+
+    def step() -> tuple[Tensor, ...]:
+        regions, words = (normalize(leaf, dim=-1) for leaf in leaves)
+        scores = score(regions, words, lengths)
+        gradients = torch.autograd.grad(scores.square().sum(), leaves)
+        return scores.detach().mean(), *gradients
+
+    return step
 
 
 def check(measured: Mapping[Case, Measurement]) -> None:

@@ -108,6 +108,19 @@ def test_mining_finds_the_same_lists_either_way(monkeypatch: pytest.MonkeyPatch)
     torch.testing.assert_close(by_topk, ours, rtol=1e-4, atol=0)
 
 
+def test_pairs_have_the_same_scores_and_gradients_either_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gpu_cases, "DEVICE", "cpu")
+    both = [case for case in gpu_cases.cases(quick=True) if case.what == "BFAN"]
+    ours, loop = (gpu_cases.prepare(case)() for case in both)
+    torch.testing.assert_close(ours, loop)
+    found = Results({"command": "", "date": "", "device": ""})
+    found.measured |= {both[0]: Measurement(0.01, 0.01, 2147.483648)}
+    found.measured |= {both[1]: Measurement(0.3, 0.3, 4294.967296)}
+    assert "| BFAN | 10.0 | 2.00 | 300 | 4.00 | 30.0 |" in page(found)
+
+
 def test_page_says_which_losses_differ() -> None:
     found = small_results()
     assert "the same loss of the same batch" in page(found)
@@ -129,7 +142,7 @@ def test_every_product_is_measured_once_and_before_what_is_compared_with_it() ->
     asked = gpu_cases.cases(quick=False)
     assert len(set(asked)) == len(asked)
     for place, case in enumerate(asked):
-        if case.suite != "small":
+        if case.suite not in ("small", "pairs"):
             assert asked.index(replace(case, who="product", what="product")) <= place
 
 
