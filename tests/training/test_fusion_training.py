@@ -15,6 +15,8 @@ from typer.testing import CliRunner
 
 import gradspace as gs
 from gradspace.cli import app
+from gradspace.comparison.results import load_results
+from gradspace.comparison.worker import RERANKED, evaluate_run
 from gradspace.embedding import Embeddings, embed_split
 from gradspace.execution.tiles import EmbeddingScores
 from gradspace.execution.two_stage import TwoStageScores
@@ -139,6 +141,14 @@ def test_a_run_proposes_for_itself(run: Run) -> None:
     assert plain["text_to_image"]["recall"]["5"] == told["text_to_image"]["recall"]["5"]
     losses = [line["loss"] for line in run.metrics() if line["kind"] == "epoch"]
     assert losses[-1] < losses[0]
+
+
+def test_a_comparison_judges_what_it_has_put_in_order(run: Run) -> None:
+    evaluate_run(run, open_data(run.recipe()), CPU)
+    told = evaluated(str(run.folder), "--rerank", str(RERANKED))
+    metrics = load_results(run.results("test", 1)).metrics
+    assert metrics["rsum"] == pytest.approx(told["rsum"])
+    assert metrics["i2t R@1"] == pytest.approx(told["image_to_text"]["recall"]["1"])
 
 
 def test_all_candidates_are_ordered_by_their_scores(run: Run) -> None:

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from gradspace.comparison.metrics import DIRECTIONS, KS, RECALLS, retrieval_metrics
 from gradspace.data.dataset import Split, digest
+from gradspace.execution.two_stage import TwoStageScores
 from gradspace.files import write_atomically
 from gradspace.metrics import RankedFold, rank_folds, report_of
 from gradspace.scoring import Found
@@ -71,9 +72,15 @@ class RunResults:
         return self.split, self.folds, self.digest
 
 
-def measure(found: Found, split: Split, dataset: str, folds: int = 1) -> RunResults:
-    """Rank everything that was found."""
-    ranked = rank_folds(found.scores(), found.positives(), folds)
+def measure(
+    found: Found,
+    split: Split,
+    dataset: str,
+    folds: int = 1,
+    reranked: TwoStageScores | None = None,
+) -> RunResults:
+    """Rank everything that was found, by its scores or by those that put it in order."""
+    ranked = rank_folds(reranked or found.scores(), found.positives(), folds)
     image_of_caption = np.asarray(split.image_of_caption)
     return RunResults(
         split=split.name,

@@ -17,11 +17,13 @@ from gradspace.comparison.results import measure, save_results
 from gradspace.data.dataset import Dataset
 from gradspace.data.open import open_recipe
 from gradspace.data.resident import keep_features
+from gradspace.embedding import Embeddings
 from gradspace.files import locked
 from gradspace.metrics import RetrievalReport
+from gradspace.models import Reranker
 from gradspace.recipes import DataRecipe, Recipe, build_objective
 from gradspace.runs import Run, create_run
-from gradspace.scoring import represent_split
+from gradspace.scoring import represent_split, rerank_split
 from gradspace.system import load_system, prepare_system
 from gradspace.training import train
 from gradspace.training.monitor import Monitor
@@ -30,6 +32,8 @@ from gradspace.training.second_round import link_or_copy, mine_run, weights_dige
 from gradspace.training.temperature import current_objective
 from gradspace.training.timing import seconds_per_batch
 
+RERANKED = 128
+"""Candidates that a model which embeds and scores pairs puts in order."""
 SAY_EVERY = 0.25
 """Seconds between two messages of a run that trains."""
 
@@ -161,8 +165,10 @@ def evaluate_run(
         analysis = analyse_run(objective, found, train_split, recipe.training)
         save_analysis(run.analysis, analysis)
     if not run.results(split, folds).exists():
-        found = represent_split(system, dataset.splits[split])
-        results = measure(found, dataset.splits[split], dataset.name, folds)
+        found, reranked = represent_split(system, dataset.splits[split]), None
+        if isinstance(system.model, Reranker) and isinstance(found, Embeddings):
+            reranked = rerank_split(system, dataset.splits[split], found, RERANKED)
+        results = measure(found, dataset.splits[split], dataset.name, folds, reranked)
         save_results(run.results(split, folds), results)
 
 
