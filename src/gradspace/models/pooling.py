@@ -10,7 +10,8 @@ from functools import lru_cache
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+
+from gradspace.models.packing import Packing, packing
 
 
 def length_mask(lengths: Tensor, size: int) -> Tensor:
@@ -76,13 +77,11 @@ class GPO(nn.Module):
         not be asked for them.
         """
         weight = self.score.weight
-        codes = _packed_codes(size, self.code_width, weight.device, weight.dtype)
-        states, _ = pad_packed_sequence(self.gru(codes)[0], batch_first=True)
-        states = states.view(size, size, 2, -1).mean(2)
-        all_lengths = torch.arange(size, 0, -1, device=weight.device)
-        scores = self.score(states).squeeze(2)
-        scores = scores.masked_fill(~length_mask(all_lengths, size), -math.inf)
-        weights: Tensor = (scores / self.temperature).softmax(1)[size - lengths]
+        codes, packed = _all_codes(size, self.code_width, weight.device, weight.dtype)
+        states: Tensor = self.gru(packed.pack(codes))[0].data
+        states = states.view(len(states), 2, -1).mean(1)
+        scores = packed.pad(self.score(states).squeeze(1), -math.inf)
+        weights: Tensor = (scores / self.temperature).softmax(1)[lengths - 1]
         return weights
 
 
@@ -94,9 +93,10 @@ def position_codes(size: int, width: int) -> Tensor:
 
 
 @lru_cache(maxsize=256)
-def _packed_codes(
+def _all_codes(
     size: int, width: int, device: torch.device, dtype: torch.dtype
-) -> PackedSequence:
-    """The codes of the first `size`, `size` - 1, ..., 1 places."""
-    codes = position_codes(size, width).to(device, dtype).expand(size, -1, -1)
-    return pack_padded_sequence(codes, torch.arange(size, 0, -1), batch_first=True)
+) -> tuple[Tensor, Packing]:
+    """The codes of 1, 2, ..., `size` places, packed."""
+    packed = packing(torch.arange(1, size + 1), size, device)
+    codes = position_codes(size, width).to(device, dtype)
+    return codes[packed.index % size], packed

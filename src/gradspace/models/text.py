@@ -6,9 +6,9 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from gradspace.models.inputs import TextInput
+from gradspace.models.packing import Packing, packing
 from gradspace.models.pooling import length_mask, masked_mean
 from gradspace.models.pretrained import Pretrained
 
@@ -37,24 +37,23 @@ class GRUEncoder(nn.Module):
 
     def forward(self, tokens: Tensor, lengths: Tensor) -> Tensor:
         """The state at every word, [m, words, width]; zeros after the last."""
-        states, _ = pad_packed_sequence(
-            self._run(tokens, lengths)[0], batch_first=True, total_length=tokens.shape[1]
-        )
-        return states.view(*states.shape[:2], -1, self.gru.hidden_size).mean(2)
+        packed, states, _ = self._run(tokens, lengths)
+        return packed.pad(states.view(len(states), -1, self.gru.hidden_size).mean(1))
 
     def sentence(self, tokens: Tensor, lengths: Tensor) -> Tensor:
         """The state after the last word, [m, width]."""
-        return self._run(tokens, lengths)[1].mean(0)
+        return self._run(tokens, lengths)[2].mean(0)
 
     def summands(self, tokens: Tensor, lengths: Tensor) -> Tensor:
         """The sentence itself: it is no sum over the words."""
         return self.sentence(tokens, lengths)
 
-    def _run(self, tokens: Tensor, lengths: Tensor) -> tuple[PackedSequence, Tensor]:
-        words = self.dropout(self.embedding(tokens))
-        packed = pack_padded_sequence(words, lengths.cpu(), batch_first=True, enforce_sorted=False)
-        states, last = self.gru(packed)
-        return states, last
+    def _run(self, tokens: Tensor, lengths: Tensor) -> tuple[Packing, Tensor, Tensor]:
+        """States at every word, packed, and after the last words, for each direction."""
+        packed = packing(lengths, tokens.shape[1], tokens.device)
+        words = self.dropout(self.embedding(tokens.flatten()[packed.index]))
+        states, last = self.gru(packed.pack(words))
+        return packed, states.data, last
 
 
 class TransformerEncoder(nn.Module):
