@@ -169,7 +169,7 @@ def triplet_weight(
     n: float,
     margin: float | None = 0.2,
     scale: float = 10.0,
-    offset: float = 0.0,
+    offset: float = 1.0,
 ) -> float:
     """GOAL eq. 5, 7 and 8."""
     if kind == "constant":

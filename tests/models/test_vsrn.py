@@ -15,23 +15,52 @@ REGIONS, WORDS = ImageInput(shape=(5, 6)), TextInput(vocabulary_size=9)
 
 
 def test_images_are_the_equation() -> None:
-    """FC and blocks on unit regions, unit regions again, a GRU from the first to the last."""
+    """Equally long regions, blocks, equally long again, a GRU from the first to the last, BN."""
     torch.manual_seed(0)
     model = VSRN(REGIONS, WORDS, width=4, num_blocks=2).double().eval()
     for block in model.blocks:
         assert isinstance(block, GCNBlock)
         torch.nn.init.normal_(block.norm.weight)
+    assert model.norm is not None
+    means, variances = model.norm.running_mean, model.norm.running_var
+    assert means is not None
+    assert variances is not None
+    torch.nn.init.normal_(means)
+    torch.nn.init.uniform_(variances, 0.5, 2)
     images = torch.randn(3, 5, 6, dtype=torch.float64)
     regions = [
-        [loops.unit(loops.linear(model.project, row)) for row in loops.matrix(image)]
+        [equally_long(loops.linear(model.project, row)) for row in loops.matrix(image)]
         for image in images
     ]
     for block in model.blocks:
         regions = loops.gcn(block, regions, training=False)
     for rows, embedding in zip(regions, model.embed_images(images), strict=True):
-        read = loops.gru(model.reader, [loops.unit(row) for row in rows])
-        expected = torch.tensor(loops.unit(read[-1]), dtype=torch.float64)
+        read = loops.gru(model.reader, [equally_long(row) for row in rows])
+        statistics = zip(read[-1], loops.floats(means), loops.floats(variances), strict=True)
+        normed = [(x - mean) / math.sqrt(var + 1e-5) for x, mean, var in statistics]
+        expected = torch.tensor(loops.unit(normed), dtype=torch.float64)
         torch.testing.assert_close(embedding, expected)
+
+
+def equally_long(region: list[float]) -> list[float]:
+    """Of length sqrt(4 channels / 5 regions)."""
+    return [math.sqrt(4 / 5) * x for x in loops.unit(region)]
+
+
+def test_images_of_a_new_model_are_not_all_alike() -> None:
+    torch.manual_seed(0)
+    images = torch.rand(32, 9, 64)
+    for batch_norm in (True, False):
+        model = VSRN(ImageInput(shape=(9, 64)), WORDS, width=128, batch_norm=batch_norm)
+        found = model.embed_images(images).detach()
+        cosine = float((found @ found.t()).fill_diagonal_(0).sum()) / (32 * 31)
+        assert cosine < 0.1 if batch_norm else cosine > 0.9
+
+
+def test_a_batch_of_one_image_has_an_embedding() -> None:
+    model, image = VSRN(REGIONS, WORDS, width=4, num_blocks=1), torch.randn(1, 5, 6)
+    found = model.embed_images(image)
+    torch.testing.assert_close(found, model.eval().embed_images(image))
 
 
 def test_has_the_published_sizes() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from torch import Tensor, nn
 
 from gradspace.models.captioning import CaptionDecoder
@@ -22,12 +24,17 @@ class VSRN(RetrievalModel):
     """Regions related by graph convolutions and read by a GRU; a GRU over the words.
 
     A fully connected layer on every region, four residual graph convolutions, and a GRU that reads
-    the regions in their order: its last state is the image. Texts as in VSE++. `caption_decoder`
-    adds the published `extra_loss`, of weight 1; it is off as in ICR.
+    the regions in their order: its last state, through a BatchNorm, is the image. Texts as in
+    VSE++. `caption_decoder` adds the published `extra_loss`, of weight 1; it is off as in ICR.
 
-    The published code divides by a length after the layer and after the blocks, over the regions
-    where the channels are meant; here every region gets length 1. (For Flickr30k that code also
-    leaves the first of the two out and ends with a BatchNorm.)
+    After the layer and after the blocks regions are made equally long. The published code means to
+    make them unit vectors, and divides by a length over the regions instead of the channels; here
+    each gets the length that it has there on average, sqrt(width / regions): unit vectors are so
+    small that the GRU says nearly the same of all images.
+
+    The published code has the BatchNorm for Flickr30k, where it leaves out the first of the two
+    lengths, and not for MS-COCO. Without it (`batch_norm=False`) all images begin alike, and the
+    hardest negative alone does not separate them.
 
     Published for precomputed regions: what a backbone is trained with is from VSE-infinity.
     """
@@ -41,6 +48,7 @@ class VSRN(RetrievalModel):
         num_blocks: Count = 4,
         word_width: Count = 300,
         dropout: Share = 0.0,
+        batch_norm: Flag = True,
         caption_decoder: Flag = False,
         backbone_rate: Positive = 0.01,
         text_rate: Positive = 0.1,
@@ -58,6 +66,7 @@ class VSRN(RetrievalModel):
         self.project = xavier_linear(self.images.width, width)
         self.blocks = nn.Sequential(*(GCNBlock(width) for _ in range(num_blocks)))
         self.reader = nn.GRU(width, width, batch_first=True)
+        self.norm = _ImageNorm(width) if batch_norm else None
         self.texts = text_encoder(
             text_input, width, word_width=word_width, dropout=dropout, rate=text_rate
         )
@@ -93,12 +102,28 @@ class VSRN(RetrievalModel):
 
     def _reason(self, images: Tensor) -> Tensor:
         """Regions that know of each other, [n, regions, width]."""
-        related: Tensor = self.blocks(unit(self.project(self.images(images))))
-        return unit(related)
+        related: Tensor = self.blocks(_equally_long(self.project(self.images(images))))
+        return _equally_long(related)
 
     def _read(self, regions: Tensor) -> Tensor:
-        _, last = self.reader(regions)
-        return unit(last[0])
+        image: Tensor = self.reader(regions)[1][0]
+        return unit(image if self.norm is None else self.norm(image))
+
+
+class _ImageNorm(nn.BatchNorm1d):
+    """One image alone has no statistics of its own, and takes those of the others before it."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        if len(images) > 1:
+            return super().forward(images)
+        return nn.functional.batch_norm(
+            images, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps
+        )
+
+
+def _equally_long(regions: Tensor) -> Tensor:
+    num_regions, width = regions.shape[1:]
+    return unit(regions) * math.sqrt(width / num_regions)
 
 
 def _of_texts(regions: Tensor, num_texts: int, image_of_text: Tensor | None) -> Tensor:
