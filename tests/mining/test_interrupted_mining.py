@@ -37,7 +37,10 @@ def slowly(first_done: Path | None = None) -> Callable[[int, int], None]:
 
 
 def mine(path: Path, embeddings: Embeddings, first_done: Path | None = None) -> None:
-    mine_to_file(path, embeddings, progress=slowly(first_done), **OPTIONS)
+    progress = slowly(first_done)
+    mine_to_file(
+        path, lambda state: mine_exact(embeddings, progress=progress, state=state, **OPTIONS)
+    )
 
 
 def start(*arguments: Any) -> ForkProcess:

@@ -19,7 +19,14 @@ from gradspace.cli import app
 from gradspace.execution import tiles
 from gradspace.execution.two_stage import TwoStageScores
 from gradspace.metrics import retrieval_report
-from gradspace.mining import load_lists, mine_exact, mine_proposed
+from gradspace.mining import (
+    MinedLists,
+    load_lists,
+    mine_exact,
+    mine_proposed,
+    mine_to_file,
+    save_lists,
+)
 from gradspace.models import PairScorer
 from gradspace.offline import MinedColumns
 from gradspace.recipes import make_recipe
@@ -277,6 +284,45 @@ def test_proposals_are_put_in_order_and_cut(scorer: Run, embedder: Run, lists: P
     assert (owners != np.arange(len(owners))[:, None]).all(), "own captions are never listed"
     with pytest.raises(ValueError, match="both must be of the same split"):
         mine_proposed(proposer, parts_of(scorer, "dev"), top_texts=3, top_images=3)
+
+
+def test_interrupted_proposals_go_on_where_they_were(
+    scorer: Run, embedder: Run, tmp_path: Path
+) -> None:
+    split = open_data(embedder.recipe()).splits["train"]
+    proposer = represent_split(load_system(embedder.folder, CPU), split)
+    assert not isinstance(proposer, Parts)
+    found = parts_of(scorer, "train")
+    lengths: dict[str, Any] = {"top_texts": 30, "top_images": 10, "save_every": 0}
+    told: list[int] = []
+
+    def stop_at_four(done: int, _: int) -> None:
+        told.append(done)
+        if done == 4:
+            raise KeyboardInterrupt
+
+    def mine(top_images: int = 10) -> MinedLists:
+        options = {**lengths, "top_images": top_images}
+        return mine_to_file(
+            tmp_path / "lists",
+            lambda state: mine_proposed(
+                proposer, found, **options, state=state, progress=stop_at_four
+            ),
+        )
+
+    with pytest.raises(KeyboardInterrupt):
+        mine()
+    mine()
+    assert told[:5] == [1, 2, 3, 4, 5], "and not from the start"
+    assert [path.name for path in tmp_path.iterdir()] == ["lists"]
+    save_lists(tmp_path / "whole", mine_proposed(proposer, found, **lengths))
+    assert (tmp_path / "lists").read_bytes() == (tmp_path / "whole").read_bytes()
+    told.clear()
+    with pytest.raises(KeyboardInterrupt):
+        mine()
+    with pytest.raises(KeyboardInterrupt):
+        mine(top_images=9)
+    assert told[4:] == [1, 2, 3, 4], "other lists are mined from the start"
 
 
 def test_mine_with_proposals_on_the_command_line(

@@ -26,6 +26,7 @@ from gradspace.embedding import Embeddings, embed_split, load_embeddings
 from gradspace.mining import (
     MinedLists,
     false_negative_rate,
+    mine_exact,
     mine_proposed,
     mine_to_file,
     mine_with_faiss,
@@ -83,7 +84,7 @@ def mine(
         dataset = _dataset(run, data)
         found, about = _represent(source, run, dataset, split, device)
         path = out or (source / "lists.safetensors" if run else source.with_suffix(".lists"))
-        lengths = {"top_texts": top_texts, "top_images": top_images}
+        lengths: dict[str, Any] = {"top_texts": top_texts, "top_images": top_images}
         if propose is not None:
             proposed = _proposed(propose, data, split, device)
             lists = _mine_proposed(path, proposed, found, about, lengths, proposals)
@@ -132,11 +133,16 @@ def _represent(
 
 
 def _mine(
-    path: Path, found: Found, lengths: dict[str, int], about: dict[str, str], approximate: bool
+    path: Path, found: Found, lengths: dict[str, Any], about: dict[str, str], approximate: bool
 ) -> MinedLists:
     with progress_bar("mining") as progress:
         if not approximate:
-            return mine_to_file(path, found, **lengths, source=about, progress=progress)
+            return mine_to_file(
+                path,
+                lambda state: mine_exact(
+                    found, **lengths, source=about, state=state, progress=progress
+                ),
+            )
         if not isinstance(found, Embeddings):
             raise ValueError("--approximate is for runs that embed: use --propose with one of them")
         lists = mine_with_faiss(
@@ -168,18 +174,24 @@ def _mine_proposed(
     proposer: Embeddings,
     found: Found,
     about: dict[str, str],
-    lengths: dict[str, int],
+    lengths: dict[str, Any],
     proposals: int,
 ) -> MinedLists:
     if not isinstance(found, Parts):
         raise ValueError("--propose is for a run that scores pairs, as scan and bfan do")
     with progress_bar("scoring") as progress:
-        lists = mine_proposed(
-            proposer, found, **lengths, proposals=proposals, source=about, progress=progress
+        return mine_to_file(
+            path,
+            lambda state: mine_proposed(
+                proposer,
+                found,
+                **lengths,
+                proposals=proposals,
+                source=about,
+                state=state,
+                progress=progress,
+            ),
         )
-    if processes.is_first():
-        save_lists(path, lists)
-    return lists
 
 
 def _audit(lists: MinedLists, split: Split, path: Path, quiet: bool) -> dict[str, Any]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,10 +13,11 @@ from torch import Tensor
 
 from gradspace.embedding import Embeddings, Progress
 from gradspace.execution.tiles import PairScores, blocks
-from gradspace.mining.lists import HalfFloats, MinedLists, Positions, describe_source
+from gradspace.mining.lists import HalfFloats, MinedLists, describe_source
 from gradspace.mining.own import check_enough, own_positives
 from gradspace.mining.running import decode_keys, encode_keys
-from gradspace.mining.top import mine_exact
+from gradspace.mining.state import fingerprint, load_state, save_state, state_file
+from gradspace.mining.top import SECONDS_PER_SAVE, mine_exact
 from gradspace.scoring import Parts
 
 QUERIES_AT_ONCE = 64
@@ -29,34 +32,44 @@ def mine_proposed(
     top_images: int = 60,
     proposals: int = 2,
     source: Mapping[str, Any] | None = None,
+    state: Path | None = None,
+    save_every: float = SECONDS_PER_SAVE,
     progress: Progress | None = None,
 ) -> MinedLists:
     """The hardest negatives by `found`, among `proposals` times as many by the `proposer`.
 
-    Where there are not so many negatives, all of them are proposed, and the lists are exact.
+    Where there are not so many negatives, all of them are proposed, and the lists are exact. With
+    `state` an interrupted mining goes on where it was, as in `mine_exact`.
     """
     _check_same(proposer, found)
     own = own_positives(found, torch.device("cpu"))
     check_enough(own, top_texts, top_images)
     most_texts, most_images = (int(side.num_negatives.min()) for side in (own, own.transpose()))
-    lists = mine_exact(
+    proposed = mine_exact(
         proposer,
         top_texts=min(proposals * top_texts, most_texts),
         top_images=min(proposals * top_images, most_images),
     )
-    scores, total = found.scores(), sum(own.shape)
-    texts, text_scores = _ordered(
-        scores, lists.texts_of_image, top_texts, False, 0, total, progress
-    )
-    images, image_scores = _ordered(
-        scores, lists.images_of_text, top_images, True, own.num_queries, total, progress
-    )
+    scores = found.scores()
+    done = _Ordered(scores, proposed, (top_texts, top_images))
+    inputs = _fingerprint(proposed, found, done.keys, source) if state else ""
+    if state and (saved := load_state(state_file(state), inputs)):
+        done.restore(saved)
+    last_save = time.monotonic()
+    for number in range(int(done.next_block), len(done.blocks)):
+        done.order(number)
+        if state and time.monotonic() - last_save >= save_every:
+            save_state(state_file(state), inputs, done.tensors())
+            last_save = time.monotonic()
+        if progress:
+            progress(number + 1, len(done.blocks))
+    (text_scores, texts), (image_scores, images) = map(decode_keys, done.keys)
     method = {"search": "proposed and scored", "proposals": proposals}
     return MinedLists(
-        texts_of_image=texts,
-        text_scores=text_scores,
-        images_of_text=images,
-        image_scores=image_scores,
+        texts_of_image=texts.int().numpy(),
+        text_scores=text_scores.half().numpy(),
+        images_of_text=images.int().numpy(),
+        image_scores=image_scores.half().numpy(),
         positive_scores=_positive_scores(scores, *own.pairs()),
         record=describe_source(found, method, source),
     )
@@ -70,29 +83,55 @@ def _check_same(proposer: Embeddings, found: Parts) -> None:
         )
 
 
-def _ordered(
-    scores: PairScores,
-    proposed: Positions,
-    length: int,
-    by_text: bool,
-    before: int,
-    total: int,
-    progress: Progress | None,
-) -> tuple[Positions, HalfFloats]:
+class _Ordered:
     """The highest of what is proposed to every query, the lower index first among equal ones."""
-    listed = torch.empty(len(proposed), length, dtype=torch.int32)
-    values = torch.empty(len(proposed), length, dtype=torch.float16)
-    for rows in blocks(len(proposed), QUERIES_AT_ONCE):
-        candidate = torch.from_numpy(np.asarray(proposed[rows], dtype=np.int64))
+
+    def __init__(self, scores: PairScores, proposed: MinedLists, lengths: tuple[int, int]) -> None:
+        self.scores = scores
+        self.proposed = (proposed.texts_of_image, proposed.images_of_text)
+        self.blocks = [
+            (way, rows)
+            for way, lists in enumerate(self.proposed)
+            for rows in blocks(len(lists), QUERIES_AT_ONCE)
+        ]
+        self.keys = tuple(
+            torch.zeros(len(lists), length, dtype=torch.int64)
+            for lists, length in zip(self.proposed, lengths, strict=True)
+        )
+        """Of images, and of texts; see `running`."""
+        self.next_block = torch.tensor(0)
+
+    def order(self, number: int) -> None:
+        way, rows = self.blocks[number]
+        candidate = torch.from_numpy(np.asarray(self.proposed[way][rows], dtype=np.int64))
         query = torch.arange(rows.start, rows.stop)[:, None].expand_as(candidate)
-        pair = (candidate, query) if by_text else (query, candidate)
-        found = scores.pairs(*(side.flatten() for side in pair)).cpu().view_as(candidate)
-        keys = encode_keys(found, candidate).topk(length, dim=1).values
-        value, index = decode_keys(keys)
-        listed[rows], values[rows] = index.int(), value.half()
-        if progress:
-            progress(before + rows.stop, total)
-    return listed.numpy(), values.numpy()
+        pair = (query, candidate) if way == 0 else (candidate, query)
+        found = self.scores.pairs(*(side.flatten() for side in pair)).cpu().view_as(candidate)
+        keys = encode_keys(found, candidate)
+        self.keys[way][rows] = keys.topk(self.keys[way].shape[1], dim=1).values
+        self.next_block.fill_(number + 1)
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {"images": self.keys[0], "texts": self.keys[1], "next_block": self.next_block}
+
+    def restore(self, saved: dict[str, Tensor]) -> None:
+        for name, tensor in self.tensors().items():
+            tensor.copy_(saved[name])
+
+
+def _fingerprint(
+    proposed: MinedLists,
+    found: Parts,
+    keys: tuple[Tensor, ...],
+    source: Mapping[str, Any] | None,
+) -> str:
+    lists = map(np.ascontiguousarray, (proposed.texts_of_image, proposed.images_of_text))
+    parts = (found.images, found.words, found.lengths)
+    settings = {
+        "lengths": [side.shape[1] for side in keys],
+        "source": sorted((source or {}).items()),
+    }
+    return fingerprint((*map(torch.from_numpy, lists), *parts), settings)
 
 
 def _positive_scores(scores: PairScores, image: Tensor, text: Tensor) -> HalfFloats:

@@ -22,6 +22,7 @@ from gradspace.embedding import Progress
 from gradspace.mining.lists import MinedLists, load_lists
 from gradspace.mining.mine import mine_to_file
 from gradspace.mining.sampling import Sampling, draw_offline
+from gradspace.mining.top import mine_exact
 from gradspace.offline import Offline
 from gradspace.recipes import OfflineRecipe
 from gradspace.runs import Run
@@ -100,13 +101,17 @@ def mine_run(
 ) -> MinedLists:
     """Mine the training split with a model, into a file."""
     train = dataset.splits["train"]
+    found = represent_split(system, train)
     return mine_to_file(
         out,
-        represent_split(system, train),
-        top_texts=top_texts,
-        top_images=top_images,
-        source={"dataset": dataset.name, "split": "train", **source},
-        progress=progress,
+        lambda state: mine_exact(
+            found,
+            top_texts=top_texts,
+            top_images=top_images,
+            source={"dataset": dataset.name, "split": "train", **source},
+            state=state,
+            progress=progress,
+        ),
     )
 
 
