@@ -83,7 +83,7 @@ def _timed(run: Run) -> tuple[float, dict[str, float]]:
 
 def _limit_memory() -> None:
     limit = _status("VmSize") + GIBIBYTES_PER_CALL * 2**30
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    resource.setrlimit(resource.RLIMIT_AS, (limit, resource.getrlimit(resource.RLIMIT_AS)[1]))
 
 
 def _status(name: str) -> int:
