@@ -73,6 +73,14 @@ def test_weights_sum_to_one_over_the_length(gpo: GPO) -> None:
     assert torch.equal(weights[0], weights[3])
 
 
+def test_it_can_be_trained_after_it_has_only_been_used() -> None:
+    gpo = GPO(code_width=10)  # of a width that no other test has
+    with torch.inference_mode():
+        gpo.weights(torch.tensor([2, 3]), 3)
+    torch.autograd.backward(gpo.weights(torch.tensor([2, 3]), 3)[:, 0].sum())
+    assert gpo.gru.weight_ih_l0.grad is not None
+
+
 def test_gpo_passes_gradcheck(gpo: GPO) -> None:
     features, mask = features_and_mask()[0][:2, :4], length_mask(torch.tensor([4, 2]), 4)
     assert torch.autograd.gradcheck(lambda x: gpo(x, mask), (features.requires_grad_(),))

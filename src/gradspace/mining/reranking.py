@@ -52,7 +52,8 @@ def mine_proposed(
     )
     scores = found.scores()
     done = _Ordered(scores, proposed, (top_texts, top_images))
-    inputs = _fingerprint(proposed, found, done.keys, source) if state else ""
+    positive = _positive_scores(scores, *own.pairs())
+    inputs = _fingerprint(proposed, found, done.keys, positive) if state else ""
     if state and (saved := load_state(state_file(state), inputs)):
         done.restore(saved)
     last_save = time.monotonic()
@@ -70,7 +71,7 @@ def mine_proposed(
         text_scores=text_scores.half().numpy(),
         images_of_text=images.int().numpy(),
         image_scores=image_scores.half().numpy(),
-        positive_scores=_positive_scores(scores, *own.pairs()),
+        positive_scores=positive,
         record=describe_source(found, method, source),
     )
 
@@ -120,18 +121,14 @@ class _Ordered:
 
 
 def _fingerprint(
-    proposed: MinedLists,
-    found: Parts,
-    keys: tuple[Tensor, ...],
-    source: Mapping[str, Any] | None,
+    proposed: MinedLists, found: Parts, keys: tuple[Tensor, ...], positive: HalfFloats
 ) -> str:
-    lists = map(np.ascontiguousarray, (proposed.texts_of_image, proposed.images_of_text))
+    """The scores of positive pairs stand for how the scorer compares the parts."""
+    arrays = (proposed.texts_of_image, proposed.images_of_text, positive)
+    tensors = map(torch.from_numpy, map(np.ascontiguousarray, arrays))
+    lengths = [side.shape[1] for side in keys]
     parts = (found.images, found.words, found.lengths)
-    settings = {
-        "lengths": [side.shape[1] for side in keys],
-        "source": sorted((source or {}).items()),
-    }
-    return fingerprint((*map(torch.from_numpy, lists), *parts), settings)
+    return fingerprint((*tensors, *parts), {"lengths": lengths})
 
 
 def _positive_scores(scores: PairScores, image: Tensor, text: Tensor) -> HalfFloats:

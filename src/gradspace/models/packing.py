@@ -1,7 +1,7 @@
 """Sequences of different lengths, packed for an RNN.
 
-torch's own packing goes over the lengths one by one, and over their gradients again: on a GPU its
-many small copies take longer than a GRU. Here one index packs, and the same one unpacks.
+torch's own packing goes over the lengths one by one, and over their gradients again: hundreds of
+small copies in a step of training. Here one index packs, and the same one unpacks.
 """
 
 from __future__ import annotations

@@ -93,6 +93,7 @@ def position_codes(size: int, width: int) -> Tensor:
 
 
 @lru_cache(maxsize=256)
+@torch.inference_mode(False)  # whoever asks first, training can use them
 def _all_codes(
     size: int, width: int, device: torch.device, dtype: torch.dtype
 ) -> tuple[Tensor, Packing]:
