@@ -1,7 +1,8 @@
 """Time and memory on a GPU: forward + backward in bfloat16, next to one bare matrix product.
 
 A case's `suite` is the table it belongs to, its `who` the execution of `RetrievalLoss`. Mining has
-cases of its own, in `gpu_mining.py`, and pairs are scored as in `pairs.py`, in float32.
+cases of its own, in `gpu_mining.py`, training steps too, in `gpu_steps.py`, and pairs are scored as
+in `pairs.py`, in float32.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import torch
 from torch import Tensor
 
 import gradspace as gs
-from benchmarks import gpu_mining, pairs
+from benchmarks import gpu_mining, gpu_steps, pairs
 from benchmarks.case import Batch, Case, Measurement, make_batch
 from benchmarks.losses import COSINE
 from gradspace.execution.choice import Execution
@@ -25,7 +26,7 @@ from gradspace.execution.tiles import blocks
 
 Step = Callable[[], tuple[Tensor, ...]]
 """What is timed. It returns the loss, or another number that all who do the same must find, and the
-gradients; the bare product returns nothing."""
+gradients; the bare product and a training step return nothing."""
 
 DEVICE = "cuda"
 BY_POSITION = "triton, by position"
@@ -33,7 +34,7 @@ OVER_ALL_NEGATIVES = ("nt-xent", "triplet", "siglip", "circle", "multi-similarit
 """Backward takes the product again and two more; the others' gradient is sparse."""
 COMPARED = ("triplet-hard", "nt-xent")
 GOAL = tuple(info.name for info in gs.objectives() if "/" in info.name)
-REPEATS = {"small": 20, "largest": 1}
+REPEATS = {"small": 20, "largest": 1, gpu_steps.SUITE: 20}
 USUAL_REPEATS = 3
 SCORES_AT_ONCE = 2**34
 """Of the bare product; a larger one is taken in parts, each into the same memory."""
@@ -57,6 +58,7 @@ def cases(quick: bool) -> list[Case]:
         *_rows("largest", 16 * n, 1, small_width, _triton("triplet-hard")),
         *gpu_mining.cases(quick),
         *pairs.cases(quick),
+        *gpu_steps.cases(quick),
     ]
 
 
@@ -122,6 +124,8 @@ def reason(error: Exception) -> str:
 def prepare(case: Case) -> Step:
     if case.suite == pairs.SUITE:
         return pairs.forward_and_backward(case, DEVICE)
+    if case.suite == gpu_steps.SUITE:
+        return gpu_steps.prepare(case, DEVICE)
     b = _batch(case)
     if case.suite == gpu_mining.SUITE:
         return gpu_mining.prepare(case, b)

@@ -11,10 +11,12 @@ import pytest
 import torch
 
 import gradspace as gs
+from gradspace.data.batches import Batch
+from gradspace.training.loop import Trainer
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks import gpu, gpu_accuracy, gpu_cases, gpu_mining
+from benchmarks import gpu, gpu_accuracy, gpu_cases, gpu_mining, gpu_steps
 from benchmarks.case import Case, Measurement
 from benchmarks.gpu_accuracy import Accuracy
 from benchmarks.gpu_page import Results, disagreements, page
@@ -112,13 +114,41 @@ def test_pairs_have_the_same_scores_and_gradients_either_way(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(gpu_cases, "DEVICE", "cpu")
-    both = [case for case in gpu_cases.cases(quick=True) if case.what == "BFAN"]
+    both = [
+        case for case in gpu_cases.cases(quick=True) if (case.suite, case.what) == ("pairs", "BFAN")
+    ]
     ours, loop = (gpu_cases.prepare(case)() for case in both)
     torch.testing.assert_close(ours, loop)
     found = Results({"command": "", "date": "", "device": ""})
     found.measured |= {both[0]: Measurement(0.01, 0.01, 2147.483648)}
     found.measured |= {both[1]: Measurement(0.3, 0.3, 4294.967296)}
     assert "| BFAN | 10.0 | 2.00 | 300 | 4.00 | 30.0 |" in page(found)
+
+
+@pytest.mark.parametrize("who", [gpu_steps.ONLINE, gpu_steps.MINED[-1]])
+def test_a_step_with_mined_negatives_trains_on_three_times_the_rows(
+    monkeypatch: pytest.MonkeyPatch, who: str
+) -> None:
+    monkeypatch.setattr(gpu_cases, "DEVICE", "cpu")
+    rows = []
+
+    def train_on(self: Trainer, batch: Batch) -> None:
+        rows.append(len(batch.tokens))
+
+    monkeypatch.setattr(Trainer, "train_on", train_on)
+    case = next(c for c in gpu_steps.cases(quick=True) if (c.what, c.who) == ("BFAN", who))
+    assert gpu_cases.prepare(case)() == ()
+    assert rows == [case.images * (1 if who == gpu_steps.ONLINE else 3)] * (gpu_steps.WARM_UP + 1)
+
+
+def test_steps_are_compared_with_those_without_mined_negatives() -> None:
+    found = Results({"command": "", "date": "", "device": ""})
+    for case in gpu_steps.cases(quick=True):
+        time = 0.02 if case.who == gpu_steps.ONLINE else 0.025
+        found.measured[case] = Measurement(time, time, 2147.483648)
+    ratios = " | ".join(["25.0 (1.25 times)"] * 3)
+    assert f"| VSRN | 20.0 | {ratios} | 2.00 |" in page(found)
+    assert "## Training steps with mined negatives: 16 pairs; target: 1.5 times" in page(found)
 
 
 def test_page_says_which_losses_differ() -> None:
@@ -142,7 +172,7 @@ def test_every_product_is_measured_once_and_before_what_is_compared_with_it() ->
     asked = gpu_cases.cases(quick=False)
     assert len(set(asked)) == len(asked)
     for place, case in enumerate(asked):
-        if case.suite not in ("small", "pairs"):
+        if case.suite not in ("small", "pairs", "steps"):
             assert asked.index(replace(case, who="product", what="product")) <= place
 
 
