@@ -79,7 +79,8 @@ class ObjectiveRecipe(OpenTable):
 
 
 class TrainingRecipe(Table):
-    epochs: PositiveInt = 30
+    epochs: Annotated[int, Field(ge=0)] = 30
+    """With the backbone frozen, where there is one; 0 where only `finetune` is left to do."""
     batch_size: PositiveInt = 128
     captions_per_image: PositiveInt | Literal["all"] = 1
     """Captions that a batch takes of each image, "all" for SmoothAP; batches then count images."""
@@ -165,6 +166,8 @@ class Recipe(Table):
         self._check_pretrained()
         if self.finetune and not self.model.backbone:
             raise ValueError("finetune needs model.backbone: there is no backbone to fine-tune")
+        if not (self.training.epochs or self.finetune):
+            raise ValueError("training.epochs is 0: use at least 1, or give finetune.epochs")
         if self.model.backbone and self.data.features:
             raise ValueError("give data.features or model.backbone, not both: features are final")
         if self.offline and self.training.captions_per_image != 1:

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from gradspace.checkpoint import load_checkpoint, without_prefix
+from gradspace.checkpoint import load_checkpoint, with_prefix, without_prefix
 from gradspace.data.captions import Encode, Spans
 from gradspace.data.dataset import Dataset, Split
 from gradspace.data.passages import PassageTokens
@@ -75,11 +76,19 @@ def new_system(recipe: Recipe, dataset: Dataset, run: Run, device: torch.device)
 
 
 def _start_from(folder: Path, system: System) -> None:
-    """Take over the best weights of another run, of the same model on the same captions."""
+    """Take over the best weights of another run, of the same model on the same captions.
+
+    A backbone keeps its own where that run had its features instead.
+    """
     first = open_run(folder)
     tensors, _ = load_checkpoint(first.best)
+    weights: dict[str, Tensor] = {}
+    for name, part in system.model.named_modules():
+        if isinstance(part, Backbone):
+            weights |= with_prefix(name, part.state_dict())
+    weights |= without_prefix("model", tensors)
     try:
-        system.model.load_state_dict(without_prefix("model", tensors))
+        system.model.load_state_dict(weights)
     except RuntimeError as error:
         reason = str(error).splitlines()[-1].strip()
         raise ValueError(

@@ -73,6 +73,38 @@ def test_a_recipe_extends_another_and_shares_its_runs(tmp_path: Path) -> None:
     assert {cell.objective for cell in cells(comparison, "part.toml")} == {"wide"}
 
 
+def test_a_model_goes_on_from_another(tmp_path: Path) -> None:
+    """Features first, then the pixels of the same dataset."""
+    both = SMALL.replace(
+        'images = { source = "photos" }',
+        """
+images = { source = "photos" }
+regions = { source = "photos", features = "f.npy" }
+""",
+    )
+    after = both.replace('reads = "images"', 'reads = "images"\nafter = "VSE++"')
+    comparison, _ = load_comparison(write(tmp_path, after))
+    grid = cells(comparison.part(["dataset=photos", "model=deep", "objective=wide"]), "steps")
+    first = grid[0].first
+    assert first is not None
+    assert first.labels == ("photos", "VSE++", "wide", 0)
+    assert first.recipe.training.epochs == 9
+    assert grid[0].recipe_in(tmp_path).init == tmp_path / "photos/VSE++/wide/seed-0"
+    assert [c.model for c in with_first_rounds(grid)] == ["VSE++", "deep"] * 2
+    (elsewhere,) = {c.first for c in cells(on_data(comparison, "scenes")[0], "scenes")}
+    assert elsewhere is None
+    wrong = after.replace('after = "VSE++"', 'after = "VSE"')
+    with pytest.raises(ValueError, match=r"models.deep.after names 'VSE'; did you mean 'VSE"):
+        load_comparison(write(tmp_path, wrong))
+    third = '[models.deeper]\nreads = "images"\nafter = "deep"\n'
+    with pytest.raises(ValueError, match=r"models.deeper comes after a second step: only one may"):
+        load_comparison(write(tmp_path, after + third))
+    second = '[objectives.second]\nafter = "triplet"\nobjective = { name = "offline-triplet" }\n'
+    comparison, _ = load_comparison(write(tmp_path, after + second))
+    with pytest.raises(ValueError, match=r"second comes after triplet and deep after VSE\+\+: a"):
+        cells(comparison.part(["model=deep"]), "both")
+
+
 def test_a_part_of_the_grid_by_the_command_line(tmp_path: Path) -> None:
     comparison, _ = load_comparison(write(tmp_path, SMALL))
     part = comparison.part(["model=deep", "objective=wide"])

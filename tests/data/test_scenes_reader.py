@@ -68,7 +68,8 @@ def test_bad_options_are_explained(options: dict[str, Any], message: str) -> Non
         open_dataset("scenes", **options)
 
 
-def test_a_damaged_cache_is_named() -> None:
+def test_a_damaged_cache_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRADSPACE_CACHE", str(tmp_path))
     open_dataset("scenes", **SMALL, seed=8)
     (folder,) = cache_folder().glob("*split=train-num_images=12-seed=8-*")
     (folder / "captions.json").write_text("[")

@@ -12,10 +12,13 @@ import pytest
 import torch
 from PIL import Image
 from refusals import Refused
+from safetensors.torch import load_file
 from small_runs import train_small
 
+from gradspace.data.open import open_recipe
 from gradspace.embedding import load_embeddings
 from gradspace.runs import Run
+from gradspace.system import new_system
 
 
 def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -124,6 +127,38 @@ def test_features_are_computed_once_and_trained_on(
         *("--set", "model.width=16", "--out", tmp_path / "run"),
     )
     assert trained.returncode == 0, trained.stderr
+
+
+def test_fine_tuning_goes_on_from_a_run_on_features(
+    photos: Path, tmp_path: Path, backbone: Path
+) -> None:
+    features, frozen, tuned = (tmp_path / name for name in ("features", "frozen", "tuned"))
+    made = run("data", "features", photos, "--backbone", backbone, "--out", features)
+    assert made.returncode == 0, made.stderr
+    shared = ("--data", photos, "--set", "model.width=16", "--set", "training.batch_size=4")
+    first = run(
+        *("train", *shared, "--set", f"data.features={features}", "--set", "training.epochs=1"),
+        *("--out", frozen),
+    )
+    assert first.returncode == 0, first.stderr
+    second = run(
+        *("train", *shared, "--init", frozen, "--set", f"model.backbone={backbone}"),
+        *("--set", "training.epochs=0", "--set", "finetune.epochs=1", "--out", tuned),
+    )
+    assert second.returncode == 0, second.stderr
+    recipe = Run(tuned).recipe()
+    system = new_system(recipe, open_recipe(recipe.data), Run(tmp_path), torch.device("cpu"))
+    begun = {f"model.{name}": tensor for name, tensor in system.model.state_dict().items()}
+    published = load_file(backbone / "model.safetensors")
+    taken = load_file(frozen / "best.safetensors")
+    assert all(torch.equal(begun.pop(name), tensor) for name, tensor in taken.items())
+    assert begun
+    for name, tensor in begun.items():
+        assert torch.equal(tensor, published[name.removeprefix("model.images.network.")])
+    best = load_file(tuned / "best.safetensors")
+    weight = next(name for name in begun if name.endswith("convolution.weight"))
+    assert not torch.equal(best[weight], begun[weight]), "the backbone is trained"
+    assert "rsum" in run("evaluate", tuned).stdout
 
 
 def test_problems_are_listed_and_stop_training(photos: Path, tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def test_a_resolved_recipe_reads_as_itself(tmp_path: Path) -> None:
 BAD: list[tuple[str, dict[str, Any]]] = [
     ("unknown key training.epoch; did you mean 'epochs'", {"training": {"epoch": 3}}),
     ("unknown key trainig; did you mean 'training'", {"trainig": {}}),
-    ("training.epochs should be greater than 0, got 0", {"training": {"epochs": 0}}),
+    ("training.epochs is 0: use at least 1, or", {"training": {"epochs": 0}}),
     ("training.batch_size should be a valid integer", {"training": {"batch_size": "many"}}),
     ("unknown objective 'tripelt'; did you mean 'triplet'", {"objective": {"name": "tripelt"}}),
     ("triplet has no parameter 'scale'", {"objective": {"name": "triplet", "scale": 2}}),
@@ -111,6 +111,13 @@ def test_two_steps_freeze_and_fine_tune() -> None:
     assert [stage_of(recipe, epoch).train_backbone for epoch in epochs] == [b for b, _ in expected]
     rates = [learning_rate(recipe, epoch, 10**6) for epoch in epochs]
     assert rates == pytest.approx([rate for _, rate in expected])
+
+
+def test_the_first_step_may_be_left_out() -> None:
+    tables = {"model": {"backbone": "b"}, "training": {"epochs": 0}, "finetune": {"epochs": 2}}
+    recipe = make_recipe(tables)
+    assert [stage_of(recipe, epoch).train_backbone for epoch in (0, 1)] == [True, True]
+    assert stages(recipe)[-1].end == 2
 
 
 def test_decays_of_the_second_step_count_from_its_start() -> None:

@@ -37,7 +37,7 @@ class Cell:
     point: Point = ()
     """Of a study."""
     first: Cell | None = None
-    """The first round, whose best model mines the negatives of this one."""
+    """What is trained before: a first round, whose best model mines the negatives of this one."""
     continues: bool = False
     """Does it start from the weights of that model?"""
 
@@ -91,10 +91,11 @@ class _CellMaker:
 
     def cell(self, dataset: str, model: str, objective: _Objective, seed: int) -> Cell:
         """One run: all its parts laid over each other."""
-        given, tables, first = self.comparison, objective.tables, None
+        given, tables = self.comparison, objective.tables
         choice = given.objectives[objective.name]
+        first = self._first(dataset, model, objective, seed)
+        continues = choice.continues or given.models[model].after is not None
         if choice.after is not None:
-            first = self.cell(dataset, model, _objective(given, choice.after), seed)
             tables = lay_over({"offline": {}} if choice.mines else {}, tables)
         raw = lay_over(lay_over(given.recipe, given.models[model].tables), tables)
         if "offline" not in tables:
@@ -107,11 +108,24 @@ class _CellMaker:
         label, point = objective.label, objective.point
         where = f"{self.name}: {dataset}, {model}, {label}"
         if self.small:
-            raw = _smaller(raw, where, continues=choice.continues)
+            raw = _smaller(raw, where, continues=continues)
         for override in self.overrides:
             apply_override(raw, override)
         recipe = make_recipe(raw, where)
-        return Cell(dataset, model, label, seed, recipe, point, first, choice.continues)
+        return Cell(dataset, model, label, seed, recipe, point, first, continues)
+
+    def _first(self, dataset: str, model: str, objective: _Objective, seed: int) -> Cell | None:
+        """What has to be trained before a run: another objective, or another model."""
+        given = self.comparison
+        of_objective, of_model = given.objectives[objective.name].after, given.models[model].after
+        if of_objective is not None and of_model is not None:
+            raise ValueError(
+                f"{self.name}: {objective.name} comes after {of_objective} and {model} after "
+                f"{of_model}: a run can come after one other"
+            )
+        if of_objective is not None:
+            return self.cell(dataset, model, _objective(given, of_objective), seed)
+        return None if of_model is None else self.cell(dataset, of_model, objective, seed)
 
 
 def on_data(comparison: Comparison, source: str) -> tuple[Comparison, list[str]]:
@@ -125,7 +139,8 @@ def on_data(comparison: Comparison, source: str) -> tuple[Comparison, list[str]]
     notes = []
     for name, model in _wanted(comparison.models, comparison.only.model):
         kept = {k: v for k, v in model.model.items() if k not in ("backbone", "text_encoder")}
-        bare = model.model_copy(update={"model": kept, "finetune": None, "reads": "features"})
+        changes = {"model": kept, "finetune": None, "reads": "features", "after": None}
+        bare = model.model_copy(update=changes)
         same = next((n for n, other in models.items() if other == bare), None)
         lost = [str(model.model[key]) for key in ("backbone", "text_encoder") if key in model.model]
         if same is not None:

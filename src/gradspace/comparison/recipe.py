@@ -51,6 +51,8 @@ class Choice(Table):
 class ModelChoice(Choice):
     reads: str
     """Which of a dataset's inputs it is trained on."""
+    after: str | None = None
+    """The model whose run, of the same objective and seed, it starts from."""
 
 
 class ObjectiveChoice(Choice):
@@ -139,6 +141,10 @@ class Comparison(Table):
                 if self.objectives[choice.after].after is not None:
                     raise ValueError(f"objectives.{label} comes after a second round: only one may")
         for label, model in self.models.items():
+            if model.after is not None:
+                _known(f"models.{label}.after", model.after, self.models)
+                if self.models[model.after].after is not None:
+                    raise ValueError(f"models.{label} comes after a second step: only one may")
             if not any(model.reads in inputs for inputs in self.datasets.values()):
                 raise ValueError(f"models.{label} reads {model.reads!r}, which no dataset has")
         return self
