@@ -92,7 +92,7 @@ def gpo_weights(pool: GPO, size: int) -> Vector:
             angle = k / 10000 ** (2 * i / width)
             code += [math.sin(angle), math.cos(angle)]
         positions.append(code)
-    states = bi_gru(pool.gru, positions)
+    states = averaged(gru(pool.there, positions), gru(pool.back, positions[::-1]))
     exponentials = [math.exp(linear(pool.score, state)[0] / 0.1) for state in states]
     return [value / sum(exponentials) for value in exponentials]
 

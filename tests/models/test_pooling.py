@@ -78,7 +78,8 @@ def test_it_can_be_trained_after_it_has_only_been_used() -> None:
     with torch.inference_mode():
         gpo.weights(torch.tensor([2, 3]), 3)
     torch.autograd.backward(gpo.weights(torch.tensor([2, 3]), 3)[:, 0].sum())
-    assert gpo.gru.weight_ih_l0.grad is not None
+    assert gpo.there.weight_ih_l0.grad is not None
+    assert gpo.back.weight_ih_l0.grad is not None
 
 
 def test_gpo_passes_gradcheck(gpo: GPO) -> None:

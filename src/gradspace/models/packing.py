@@ -32,10 +32,10 @@ class Packing:
         """Of what `index` has chosen."""
         return PackedSequence(packed, self.batch_sizes, self.order, self.place)
 
-    def pad(self, packed: Tensor, value: float = 0.0) -> Tensor:
-        """[n, size, ...] from [packed, ...], with the value where there is nothing."""
+    def pad(self, packed: Tensor) -> Tensor:
+        """[n, size, ...] from [packed, ...], zeros where there is nothing."""
         num_rows = self.shape[0] * self.shape[1]
-        rows = packed.new_full((num_rows, *packed.shape[1:]), value)
+        rows = packed.new_zeros(num_rows, *packed.shape[1:])
         return rows.index_copy(0, self.index, packed).view(*self.shape, *packed.shape[1:])
 
 

@@ -11,8 +11,6 @@ from functools import lru_cache
 import torch
 from torch import Tensor, nn
 
-from gradspace.models.packing import Packing, packing
-
 
 def length_mask(lengths: Tensor, size: int) -> Tensor:
     """bool [n, size], True in the first `lengths[i]` places of row i."""
@@ -42,7 +40,8 @@ class GPO(nn.Module):
         super().__init__()
         self.code_width = code_width
         self.temperature = temperature
-        self.gru = nn.GRU(code_width, width, batch_first=True, bidirectional=True)
+        self.there = nn.GRU(code_width, width, batch_first=True)
+        self.back = nn.GRU(code_width, width, batch_first=True)
         self.score = nn.Linear(width, 1, bias=False)
 
     def forward(self, features: Tensor, mask: Tensor) -> Tensor:
@@ -73,16 +72,19 @@ class GPO(nn.Module):
     def weights(self, lengths: Tensor, size: int) -> Tensor:
         """[n, size]: the weight of every place, 0 beyond the length.
 
-        They are computed once for every length that there can be, whichever a batch has: a GPU need
-        not be asked for them.
+        They are computed for every length that there can be, whichever a batch has: a GPU need not
+        be asked for them. From the first place on, all lengths have the same states. Back from the
+        last, each has its own; those beyond its first place are of no use.
         """
         weight = self.score.weight
-        codes, packed = _all_codes(size, self.code_width, weight.device, weight.dtype)
-        states: Tensor = self.gru(packed.pack(codes))[0].data
-        states = states.view(len(states), 2, -1).mean(1)
-        scores = packed.pad(self.score(states).squeeze(1), -math.inf)
-        weights: Tensor = (scores / self.temperature).softmax(1)[lengths - 1]
-        return weights
+        codes, back = _codes(size, self.code_width, weight.device, weight.dtype)
+        from_first: Tensor = self.there(codes[None])[0]
+        from_last: Tensor = self.back(codes[back])[0]
+        at_place = from_last.gather(1, back[:, :, None].expand_as(from_last))
+        scores: Tensor = self.score((from_first + at_place) / 2).squeeze(2)
+        beyond = torch.ones_like(scores, dtype=torch.bool).triu(1)
+        weights = (scores / self.temperature).masked_fill(beyond, -math.inf).softmax(1)
+        return weights[lengths - 1]
 
 
 def position_codes(size: int, width: int) -> Tensor:
@@ -94,10 +96,13 @@ def position_codes(size: int, width: int) -> Tensor:
 
 @lru_cache(maxsize=256)
 @torch.inference_mode(False)  # whoever asks first, training can use them
-def _all_codes(
+def _codes(
     size: int, width: int, device: torch.device, dtype: torch.dtype
-) -> tuple[Tensor, Packing]:
-    """The codes of 1, 2, ..., `size` places, packed."""
-    packed = packing(torch.arange(1, size + 1), size, device)
-    codes = position_codes(size, width).to(device, dtype)
-    return codes[packed.index % size], packed
+) -> tuple[Tensor, Tensor]:
+    """The codes of `size` places, and [size, size]: n, n - 1, ..., 0 in row n, then 0.
+
+    Row n has the places of n + 1 features from the last on, and when each of them is reached.
+    """
+    places = torch.arange(size, device=device)
+    back = (places[:, None] - places).clamp(min=0)
+    return position_codes(size, width).to(device, dtype), back
