@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from gradspace.comparison.grid import cells, on_data, with_first_rounds
+from gradspace.comparison.needs import find_needs
 from gradspace.comparison.recipe import lay_over, load_comparison
 from gradspace.comparison.study import Range, Values, study_points
 
@@ -91,6 +92,8 @@ regions = { source = "photos", features = "f.npy" }
     assert first.recipe.training.epochs == 9
     assert grid[0].recipe_in(tmp_path).init == tmp_path / "photos/VSE++/wide/seed-0"
     assert [c.model for c in with_first_rounds(grid)] == ["VSE++", "deep"] * 2
+    needs = {need.what for need in find_needs(comparison, grid)}
+    assert needs == {"photos", "f.npy", "microsoft/resnet-50"}
     (elsewhere,) = {c.first for c in cells(on_data(comparison, "scenes")[0], "scenes")}
     assert elsewhere is None
     wrong = after.replace('after = "VSE++"', 'after = "VSE"')

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from huggingface_hub import try_to_load_from_cache
 
-from gradspace.comparison.grid import Cell
+from gradspace.comparison.grid import Cell, with_first_rounds
 from gradspace.comparison.recipe import Comparison
 from gradspace.data.readers import READERS
 
@@ -25,10 +25,10 @@ class Need:
 
 
 def find_needs(comparison: Comparison, cells: Sequence[Cell]) -> list[Need]:
-    """Everything that the cells read, each once."""
+    """Everything that the cells read, and what is trained before them, each once."""
     paths: dict[str, None] = {}
     models: dict[str, None] = {}
-    for cell in cells:
+    for cell in with_first_rounds(cells):
         data, model = cell.recipe.data, cell.recipe.model
         if data.source not in READERS or READERS[data.source].recognises:
             paths |= dict.fromkeys(str(p) for p in (data.source, data.images, data.features) if p)
