@@ -58,6 +58,11 @@ class Run:
         return self.folder / "offline.safetensors"
 
     @property
+    def failure(self) -> Path:
+        """Why training came to no end, where it would not the next time either."""
+        return self.folder / "failed.txt"
+
+    @property
     def analysis(self) -> Path:
         return self.folder / "analysis.json"
 

@@ -8,17 +8,21 @@ import signal
 import subprocess
 import sys
 import time
+from multiprocessing import Pipe
 from pathlib import Path
 
 import pytest
 import torch
 from small_runs import small_recipe
 
+from gradspace.comparison import worker
 from gradspace.comparison.results import load_table
 from gradspace.comparison.runner import Job, Runner
 from gradspace.comparison.worker import Task
 from gradspace.recipes import Recipe
 from gradspace.runs import Run
+from gradspace.training.health import TrainingError
+from gradspace.training.loop import Progress
 
 RECIPE = """
 title = "Two objectives"
@@ -60,6 +64,25 @@ def test_a_run_that_fails_does_not_hold_up_the_others(tmp_path: Path) -> None:
     other = task(tmp_path / "b", small_recipe(training={"epochs": 2}))
     [job] = run([other])
     assert "was trained by another recipe" in job.problem
+
+
+def test_a_run_that_collapsed_is_not_trained_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collapsed = task(tmp_path / "a")
+    here, there = Pipe()
+
+    def collapse(*_: object) -> Progress:
+        trained.append(1)
+        raise TrainingError("all images are one point")
+
+    trained: list[int] = []
+    monkeypatch.setattr(worker, "train", collapse)
+    for again in ("", rf"; delete {tmp_path}/a to train it again"):
+        with pytest.raises(TrainingError, match=f"^all images are one point{again}$"):
+            worker.complete(collapsed, torch.device("cpu"), there, {})
+    assert len(trained) == 1
+    assert not here.poll()
 
 
 @pytest.mark.slow

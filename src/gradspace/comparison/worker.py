@@ -18,7 +18,7 @@ from gradspace.data.dataset import Dataset
 from gradspace.data.open import open_recipe
 from gradspace.data.resident import keep_features
 from gradspace.embedding import Embeddings
-from gradspace.files import locked
+from gradspace.files import locked, write_atomically
 from gradspace.metrics import RetrievalReport
 from gradspace.models import Reranker
 from gradspace.recipes import DataRecipe, Recipe, build_objective
@@ -26,6 +26,7 @@ from gradspace.runs import Run, create_run
 from gradspace.scoring import represent_split, rerank_split
 from gradspace.system import load_system, prepare_system
 from gradspace.training import train
+from gradspace.training.health import TrainingError
 from gradspace.training.monitor import Monitor
 from gradspace.training.schedule import stages
 from gradspace.training.second_round import link_or_copy, mine_run, weights_digest
@@ -105,12 +106,19 @@ def complete(
 ) -> bool:
     """Everything that is missing of a run; False where it was asked to stop."""
     run = _run_of(task)
+    if run.failure.exists():
+        raise TrainingError(run.failure.read_text(encoding="utf-8"))
     dataset = _open(task.recipe.data, opened, device)
     if task.first and task.recipe.offline and not run.offline.exists():
         link_or_copy(_mined_by(task, dataset, device), run.offline)
     system = prepare_system(run, task.recipe, dataset, device)
     end = stages(task.recipe)[-1].end
-    progress = train(task.recipe, dataset, system, run, Telling(connection, end, device))
+    try:
+        progress = train(task.recipe, dataset, system, run, Telling(connection, end, device))
+    except TrainingError as error:
+        with write_atomically(run.failure) as file:
+            file.write(f"{error}; delete {run.folder} to train it again")
+        raise
     if progress.epoch < end:
         return False
     signal.signal(signal.SIGTERM, signal.default_int_handler)
