@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from gradspace.comparison.grid import cells, on_data
 from gradspace.comparison.recipe import Comparison, load_comparison
 
 FOLDER = Path(__file__).parent.parent / "recipes"
@@ -170,6 +171,14 @@ def test_needs_are_the_files_and_networks_of_the_recipe(name: str) -> None:
     named = {t[key] for t in (*data, *models) for key in keys if key in t}
     assert set(found.needs) == named - {"questions"}  # which is built in
     assert all(len(sentence.split()) > 5 for sentence in found.needs.values())
+
+
+@each_recipe
+def test_the_grid_can_be_run_on_other_data(name: str) -> None:
+    asked = recipe(name)
+    small = cells(on_data(asked, "scenes")[0], name, small=True)
+    assert {cell.dataset for cell in small} == {"scenes"}
+    assert {cell.objective for cell in small} <= {cell.objective for cell in cells(asked, name)}
 
 
 @each_recipe

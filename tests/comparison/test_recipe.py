@@ -83,7 +83,9 @@ images = { source = "photos" }
 regions = { source = "photos", features = "f.npy" }
 """,
     )
-    after = both.replace('reads = "images"', 'reads = "images"\nafter = "VSE++"')
+    after = both.replace(
+        'reads = "images"', 'reads = "images"\nafter = "VSE++"\ntraining = { epochs = 0 }'
+    )
     comparison, _ = load_comparison(write(tmp_path, after))
     grid = cells(comparison.part(["dataset=photos", "model=deep", "objective=wide"]), "steps")
     first = grid[0].first
@@ -94,8 +96,9 @@ regions = { source = "photos", features = "f.npy" }
     assert [c.model for c in with_first_rounds(grid)] == ["VSE++", "deep"] * 2
     needs = {need.what for need in find_needs(comparison, grid)}
     assert needs == {"photos", "f.npy", "microsoft/resnet-50"}
-    (elsewhere,) = {c.first for c in cells(on_data(comparison, "scenes")[0], "scenes")}
-    assert elsewhere is None
+    elsewhere = cells(on_data(comparison, "scenes")[0], "scenes")
+    assert [c.model for c in elsewhere[:3]] == ["VSE++", "VSE++", "deep"]
+    assert all(c.first is None and c.recipe.finetune is None for c in elsewhere)
     wrong = after.replace('after = "VSE++"', 'after = "VSE"')
     with pytest.raises(ValueError, match=r"models.deep.after names 'VSE'; did you mean 'VSE"):
         load_comparison(write(tmp_path, wrong))

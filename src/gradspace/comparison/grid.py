@@ -139,8 +139,8 @@ def on_data(comparison: Comparison, source: str) -> tuple[Comparison, list[str]]
     notes = []
     for name, model in _wanted(comparison.models, comparison.only.model):
         kept = {k: v for k, v in model.model.items() if k not in ("backbone", "text_encoder")}
-        changes = {"model": kept, "finetune": None, "reads": "features", "after": None}
-        bare = model.model_copy(update=changes)
+        begun = comparison.models[model.after] if model.after else model  # nothing to fine-tune
+        bare = begun.model_copy(update={"model": kept, "finetune": None, "reads": "features"})
         same = next((n for n, other in models.items() if other == bare), None)
         lost = [str(model.model[key]) for key in ("backbone", "text_encoder") if key in model.model]
         if same is not None:
