@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from gradspace.cli import app
 from gradspace.comparison.results import load_table
+from gradspace.recipes import make_recipe, read_toml
 
 ROOT = Path(__file__).parents[2]
 STUDY = """
@@ -71,8 +72,11 @@ def test_a_study_ends_with_the_best_point_and_a_map(tmp_path: Path) -> None:
     assert {row.split for row in rows} == {"dev", "train"}, "test stays unseen"
     assert len(found) == 4
     best = max(found, key=lambda label: found[label])
-    assert f"best on dev: triplet with {best.removeprefix('triplet ')}" in output
-    assert "--objective triplet --set objective.margin=" in output
+    assert f"best on dev: VSE++, triplet with {best.removeprefix('triplet ')}" in output
+    again = output.rpartition("train it with gradspace train ")[2].strip()
+    chosen = make_recipe(read_toml(Path(again)))
+    margin, rate = chosen.objective.parameters["margin"], chosen.training.learning_rate
+    assert best == f"triplet margin={margin} learning_rate={rate}"
     with Image.open(out / "study.png") as picture:
         assert len(np.unique(np.asarray(picture.convert("L")))) > 20
     assert (out / "study.html").is_file()

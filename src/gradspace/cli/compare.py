@@ -209,8 +209,7 @@ def _print_needs(comparison: Comparison, grid: list[Cell], as_json: bool) -> int
 
 
 def _tried(grid: list[Cell], outcome: Outcome) -> list[Tried]:
-    points = {cell.objective: (cell.recipe.objective.name, cell.point) for cell in grid}
-    return tried_points(outcome.entries, points)
+    return tried_points(outcome.entries, {cell.objective: cell.point for cell in grid})
 
 
 def _print_best(tried: list[Tried]) -> None:
@@ -219,10 +218,9 @@ def _print_best(tried: list[Tried]) -> None:
         return
     best = tried[0]
     spread = "" if best.std is None else f" ± {best.std:.1f}"
-    settings = " ".join(f"--set {key}={value}" for key, value in best.point)
     console.print(
-        f"best on dev: {best.objective} with {point_label(best.point)}, rsum {best.mean:.1f}"
-        f"{spread}; train it with --objective {best.objective} {settings}",
+        f"best on dev: {best.model}, {best.objective} with {point_label(best.point)}, rsum "
+        f"{best.mean:.1f}{spread}; train it with gradspace train {best.run.recipe_file}",
         highlight=False,
         soft_wrap=True,
     )

@@ -25,6 +25,7 @@ from gradspace.analysis.diagrams import STYLE
 from gradspace.comparison.entries import Entry
 from gradspace.files import write_atomically
 from gradspace.recipes import Table
+from gradspace.runs import Run
 
 Point = tuple[tuple[str, Any], ...]
 """Key of the training recipe and its value, for every parameter of a study."""
@@ -85,48 +86,79 @@ def point_label(point: Point) -> str:
 class Tried:
     """A point of a study, and how well it did on dev."""
 
+    dataset: str
+    model: str
     objective: str
     point: Point
     mean: float
     std: float | None
+    run: Run
+    """The first of its runs."""
+
+    @property
+    def series(self) -> tuple[str, str, str]:
+        return self.dataset, self.model, self.objective
 
 
 def tried_points(
-    entries: Sequence[Entry], points: Mapping[str, tuple[str, Point]], metric: str = "rsum"
+    entries: Sequence[Entry], points: Mapping[str, Point], metric: str = "rsum"
 ) -> list[Tried]:
-    """Best first; `points` has objective and point of every label of a cell."""
-    values: dict[str, list[float]] = {}
+    """Best first; `points` has the point of every label of an objective."""
+    found: dict[tuple[str, str, str], list[Entry]] = {}
     for entry in entries:
-        values.setdefault(entry.objective, []).append(entry.value(metric))
-    found = [
-        Tried(*points[label], float(np.mean(v)), float(np.std(v, ddof=1)) if len(v) > 1 else None)
-        for label, v in values.items()
-    ]
-    return sorted(found, key=lambda tried: -tried.mean)
+        found.setdefault((entry.dataset, entry.model, entry.objective), []).append(entry)
+    tried = []
+    for (dataset, model, label), seeds in found.items():
+        objective = label.removesuffix(point_label(points[label])).strip()
+        values = [entry.value(metric) for entry in seeds]
+        std = float(np.std(values, ddof=1)) if len(values) > 1 else None
+        mean, run = float(np.mean(values)), seeds[0].run
+        tried.append(Tried(dataset, model, objective, points[label], mean, std, run))
+    return sorted(tried, key=lambda one: -one.mean)
 
 
 def save_heat_map(path: Path, tried: Sequence[Tried], title: str, metric: str = "rsum") -> Path:
-    """Two parameters are the axes of a map; one, or more than two, are shown as curves of each."""
+    """Two parameters are the axes of a map for every model and objective.
+
+    One, or more than two, are shown as curves of each.
+    """
     import matplotlib
     from matplotlib.figure import Figure
 
     keys = [key for key, _ in tried[0].point]
+    series = _by_series(tried)
     with matplotlib.rc_context(STYLE):
         if len(keys) == 2 and len({t.point for t in tried}) > 2:
-            figure = Figure(figsize=(5.2, 4.2), layout="constrained")
-            _draw_map(figure.subplots(), tried, keys, metric)
+            figure = Figure(figsize=(1 + 4.2 * len(series), 4.2), layout="constrained")
+            maps = figure.subplots(1, len(series), squeeze=False)[0]
+            for axes, (name, points) in zip(maps, series.items(), strict=True):
+                _draw_map(axes, points, keys, metric)
+                axes.set_title(name, fontsize=9)
         else:
             figure = Figure(figsize=(0.6 + 3.2 * len(keys), 3.4), layout="constrained")
             for axes, key in zip(
                 figure.subplots(1, len(keys), squeeze=False)[0], keys, strict=True
             ):
-                values = [(dict(t.point)[key], t.mean) for t in tried]
-                axes.plot(*zip(*sorted(values), strict=True), marker="o", linestyle="")
+                for name, points in series.items():
+                    values = [(dict(t.point)[key], t.mean) for t in points]
+                    axes.plot(*zip(*sorted(values), strict=True), "o", label=name)
                 axes.set(xlabel=key.rpartition(".")[2], ylabel=f"{metric} on dev")
+                if len(series) > 1:
+                    axes.legend(fontsize=7)
         figure.suptitle(title, fontsize=10)
         with write_atomically(path, "wb") as file:
             figure.savefig(file, format=path.suffix[1:], dpi=200)
     return path
+
+
+def _by_series(tried: Sequence[Tried]) -> dict[str, list[Tried]]:
+    """The points of every model and objective, named by what not all of them share."""
+    parts = [set(part) for part in zip(*(t.series for t in tried), strict=True)]
+    found: dict[str, list[Tried]] = {}
+    for one in tried:
+        differs = [p for p, all_of_it in zip(one.series, parts, strict=True) if len(all_of_it) > 1]
+        found.setdefault(", ".join(differs), []).append(one)
+    return found
 
 
 def _draw_map(axes: Any, tried: Sequence[Tried], keys: Sequence[str], metric: str) -> None:
