@@ -27,17 +27,29 @@ def save_checkpoint(path: Path, tensors: Mapping[str, Tensor], record: Mapping[s
 
 
 def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors and the record of a checkpoint."""
+    """The tensors and the record of a checkpoint.
+
+    safetensors opens a file twice: one that a running training replaces meanwhile is read again.
+    """
     if not path.is_file():
         raise ValueError(f"there is no checkpoint {path}")
+    begun = _version(path)
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         record = json.loads(metadata["record"])
-    except (SafetensorError, KeyError, json.JSONDecodeError) as error:
+    except (SafetensorError, RuntimeError, KeyError, json.JSONDecodeError) as error:
+        if _version(path) != begun:
+            return load_checkpoint(path)
         raise ValueError(f"{path} is not a complete gradspace checkpoint ({error})") from error
-    return tensors, record
+    return (tensors, record) if _version(path) == begun else load_checkpoint(path)
+
+
+def _version(path: Path) -> tuple[int, int, int]:
+    """Another one for a file that has taken the place of the first."""
+    found = path.stat()
+    return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 def with_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
