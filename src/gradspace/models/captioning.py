@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from gradspace.models.pooling import length_mask
+from gradspace.models.packing import packing
 
 
 class CaptionDecoder(nn.Module):
@@ -33,7 +33,8 @@ class CaptionDecoder(nn.Module):
         states, _ = self.gru(self.embedding(tokens[:, :-1]), start)
         attention = (states.to(keys.dtype) @ keys.transpose(1, 2)).softmax(2).to(keys.dtype)
         seen = torch.cat([states, attention @ keys], dim=2)
-        is_word = length_mask(lengths.to(tokens.device) - 1, tokens.shape[1] - 1)
-        scores = self.out(self.join(seen[is_word]).tanh())
-        total = nn.functional.cross_entropy(scores, tokens[:, 1:][is_word], reduction="sum")
+        words = packing(lengths - 1, tokens.shape[1] - 1, tokens.device).index
+        scores = self.out(self.join(seen.flatten(0, 1)[words]).tanh())
+        target = tokens[:, 1:].flatten()[words]
+        total = nn.functional.cross_entropy(scores, target, reduction="sum")
         return total / len(tokens)
