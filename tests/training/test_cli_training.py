@@ -17,7 +17,9 @@ from small_runs import train_small
 
 from gradspace.data.open import open_recipe
 from gradspace.embedding import load_embeddings
+from gradspace.metrics import retrieval_report
 from gradspace.runs import Run
+from gradspace.scoring import represent_split
 from gradspace.system import new_system
 
 
@@ -147,7 +149,12 @@ def test_fine_tuning_goes_on_from_a_run_on_features(
     )
     assert second.returncode == 0, second.stderr
     recipe = Run(tuned).recipe()
-    system = new_system(recipe, open_recipe(recipe.data), Run(tmp_path), torch.device("cpu"))
+    dataset = open_recipe(recipe.data)
+    system = new_system(recipe, dataset, Run(tmp_path), torch.device("cpu"))
+    found = represent_split(system, dataset.splits["dev"])
+    report = retrieval_report(found.scores(), found.positives())
+    (line,) = (line for line in second.stdout.splitlines() if line.startswith("before training"))
+    assert line.endswith(f"rsum {report.rsum:6.1f}")
     begun = {f"model.{name}": tensor for name, tensor in system.model.state_dict().items()}
     published = load_file(backbone / "model.safetensors")
     taken = load_file(frozen / "best.safetensors")

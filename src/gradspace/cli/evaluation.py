@@ -90,9 +90,10 @@ def evaluate(
         if propose and rerank:
             raise ValueError("give --propose or --rerank, not both: the run proposes for itself")
         folders = [*runs, propose] if propose else runs
-        members = [
-            _represent(folder, _open_split(folder, data, split), device) for folder in folders
-        ]
+        members = []
+        for folder in folders:
+            system = load_system(folder, torch_device(device))
+            members.append(_represent(system, _open_split(folder, data, split)))
         for folder, member in zip(folders, members, strict=True):
             if list(member.captions) != list(members[0].captions):
                 raise ValueError(f"{folder} was trained on other data than {runs[0]}: give --data")
@@ -107,7 +108,6 @@ def evaluate(
             if propose:
                 scores = _two_stage(members, folders, top, progress, eccv)
             elif rerank:
-                system = load_system(runs[0], torch_device(device))
                 found = _own_proposals(members, runs[0], eccv)
                 scores = rerank_split(
                     system, chosen, found, rerank, progress, proposal_weight=proposal_weight
@@ -248,9 +248,7 @@ def _embed(folder: Path, split: Split, device: str | None) -> Embeddings:
         return embed_split(system, split, progress)
 
 
-def _represent(folder: Path, split: Split, device: str | None) -> Found:
-    """A split as the best weights of a run see it."""
-    system = load_system(folder, torch_device(device))
+def _represent(system: System, split: Split) -> Found:
     with progress_bar("embedding") as progress:
         return represent_split(system, split, progress)
 

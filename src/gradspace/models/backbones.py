@@ -66,6 +66,7 @@ class Backbone(Pretrained):
 
     def forward(self, pixels: Tensor) -> Tensor:
         pixels = self._normalized(pixels)
+        pixels = pixels.contiguous(memory_format=torch.channels_last)  # convolutions are faster
         with torch.set_grad_enabled(self.fine_tuned and torch.is_grad_enabled()):
             output = self.network(pixel_values=pixels, **self._options)
             if not self.grid and output.get("pooler_output") is not None:

@@ -78,6 +78,8 @@ def train(recipe: Recipe, dataset: Dataset, system: System, run: Run, monitor: M
     trainer = Trainer(recipe, dataset, system, run, monitor)
     if run.last.exists():
         trainer.restore()
+    elif recipe.init is not None:
+        trainer.show_start()
     with stop_signals() as stopping:
         return trainer.run_epochs(stopping)
 
@@ -108,6 +110,12 @@ class Trainer:
         self.scaler = torch.amp.GradScaler(system.device.type, enabled=half)
 
     # --- epochs ---------------------------------------------------------------------------------
+
+    def show_start(self) -> None:
+        """Dev with the weights of another run: far below what that had, something else differs."""
+        if (report := self._evaluate()) is not None:
+            self._log(kind="start", step=0, dev=report.to_dict())
+            self.monitor.started(report)
 
     def run_epochs(self, stopping: Stopping) -> Progress:
         end = stages(self.recipe)[-1].end

@@ -53,6 +53,11 @@ class Monitor:
     ) -> None:
         self._bar.stop()
 
+    def started(self, report: RetrievalReport) -> None:
+        """With the weights of another run."""
+        if self.console is not None:
+            self.console.print("before training" + _on_dev(report), highlight=False)
+
     def start_epoch(self, epoch: int, num_batches: int, first_batch: int) -> None:
         epochs_after = self.num_epochs - epoch - 1
         self._batches_left = num_batches - first_batch + epochs_after * num_batches
@@ -83,5 +88,10 @@ class Monitor:
         if report is not None:
             i2t, t2i = report.image_to_text.recall, report.text_to_image.recall
             self.recall = f"  R@1 {i2t[1]:.1f} | {t2i[1]:.1f}"
-            line += f"  dev R@1 {i2t[1]:5.1f} | {t2i[1]:5.1f}  rsum {report.rsum:6.1f}"
+            line += _on_dev(report)
         self.console.print(line, highlight=False)
+
+
+def _on_dev(report: RetrievalReport) -> str:
+    i2t, t2i = report.image_to_text.recall, report.text_to_image.recall
+    return f"  dev R@1 {i2t[1]:5.1f} | {t2i[1]:5.1f}  rsum {report.rsum:6.1f}"
