@@ -88,6 +88,19 @@ def test_killed_again_and_again_at_random(whole: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_killed_before_the_first_checkpoint(whole: Run, tmp_path: Path) -> None:
+    run = Run(tmp_path / "run")
+    process = start(*TRAIN, "--set", "training.save_every=1000", "--out", run.folder)
+    while not run.metrics_file.exists() and process.poll() is None:
+        time.sleep(0.005)
+    process.kill()
+    process.communicate()
+    assert not run.last.exists()
+    finish(start("--resume", run.folder))
+    assert list(run.metrics()) == list(whole.metrics())
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_asked_to_stop(how: signal.Signals, whole: Run, tmp_path: Path) -> None:
     run = Run(tmp_path / "run")

@@ -76,11 +76,11 @@ def train(recipe: Recipe, dataset: Dataset, system: System, run: Run, monitor: M
     check_processes(system.model)
     _draw_differently(recipe.seed)
     trainer = Trainer(recipe, dataset, system, run, monitor)
-    if run.last.exists():
-        trainer.restore()
-    elif recipe.init is not None:
-        trainer.show_start()
     with stop_signals() as stopping:
+        if run.last.exists():
+            trainer.restore()
+        else:
+            trainer.begin()
         return trainer.run_epochs(stopping)
 
 
@@ -111,9 +111,11 @@ class Trainer:
 
     # --- epochs ---------------------------------------------------------------------------------
 
-    def show_start(self) -> None:
-        """Dev with the weights of another run: far below what that had, something else differs."""
-        if (report := self._evaluate()) is not None:
+    def begin(self) -> None:
+        """From the first batch on; with the weights of another run, dev tells whether they fit."""
+        if processes.is_first():  # what a run that was killed before its first checkpoint had done
+            self.run.metrics_file.unlink(missing_ok=True)
+        if self.recipe.init is not None and (report := self._evaluate()) is not None:
             self._log(kind="start", step=0, dev=report.to_dict())
             self.monitor.started(report)
 
