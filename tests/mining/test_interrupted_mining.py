@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
 from multiprocessing import get_context
 from multiprocessing.context import ForkProcess
 from pathlib import Path
@@ -25,19 +26,25 @@ from gradspace.mining.state import load_state
 OPTIONS: dict[str, Any] = {"top_texts": 9, "top_images": 5, "tile": (2, 20), "save_every": 0}
 
 
-def slowly(first_done: Path | None = None) -> Callable[[int, int], None]:
+def slowly(first_done: Path | None, killed_after: int | None) -> Callable[[int, int], None]:
     """A progress that gives the killer time, and notes where it began."""
+    calls = count(1)
 
     def progress(done: int, _: int) -> None:
         if first_done and not first_done.exists():
             first_done.write_text(str(done))
-        time.sleep(0.03)
+        time.sleep(60 if next(calls) == killed_after else 0.03)
 
     return progress
 
 
-def mine(path: Path, embeddings: Embeddings, first_done: Path | None = None) -> None:
-    progress = slowly(first_done)
+def mine(
+    path: Path,
+    embeddings: Embeddings,
+    first_done: Path | None = None,
+    killed_after: int | None = None,
+) -> None:
+    progress = slowly(first_done, killed_after)
     mine_to_file(
         path, lambda state: mine_exact(embeddings, progress=progress, state=state, **OPTIONS)
     )
@@ -66,7 +73,7 @@ def test_killed_again_and_again(how: signal.Signals, tmp_path: Path) -> None:
     embeddings = odd_embeddings(whole=False)
     path, state = tmp_path / "lists", tmp_path / "lists.state"
     for _ in range(3):
-        process = start(path, embeddings)
+        process = start(path, embeddings, None, 3)
         for _ in range(2):
             wait_for(changed(state))
         assert process.pid is not None
