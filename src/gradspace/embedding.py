@@ -61,7 +61,14 @@ def embed_split(system: System, split: Split, progress: Progress | None = None) 
     total, done = last - first + last_text - first_text, 0
     images = [torch.zeros(0, system.model.width, device=system.device)]
     texts = [*images]
-    for batch in image_batches(split, batch_size=BATCH, pixels=system.crop, start=first, stop=last):
+    for batch in image_batches(
+        split,
+        batch_size=BATCH,
+        pixels=system.crop,
+        start=first,
+        stop=last,
+        num_workers=system.num_workers,
+    ):
         images.append(system.model.embed_images(batch.to(system.device)).float())
         done += len(batch)
         if progress:

@@ -102,6 +102,7 @@ class TrainingRecipe(Table):
     ema: Annotated[float, Field(gt=0, lt=1)] | None = None
     """Decay of an exponential moving average of the weights, which is then evaluated."""
     num_workers: Annotated[int, Field(ge=0)] = 0
+    """Processes that decode images, or threads that read features, before they are asked for."""
     track_every: PositiveInt = 100
     """Steps between two measurements of COCOS and gradient statistics."""
     tensorboard: bool = False

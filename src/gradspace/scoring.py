@@ -110,7 +110,9 @@ def _parts_of_split(
     images: list[Tensor] = []
     words: list[Tensor] = []
     lengths: list[Tensor] = []
-    for batch in image_batches(split, batch_size=BATCH, pixels=system.crop):
+    for batch in image_batches(
+        split, batch_size=BATCH, pixels=system.crop, num_workers=system.num_workers
+    ):
         images.append(scorer.parts_of_images(batch.to(system.device)).float().to(store))
         _tell(progress, images, lengths, total)
     for tokens, counts in text_batches(split, system.encode, batch_size=BATCH):

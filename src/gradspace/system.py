@@ -46,6 +46,8 @@ class System:
     crop: CentreCrop | ImageProcessor | PassageTokens | None = None
     spans: Spans | None = None
     """Where in a caption its tokens are from, if that is known."""
+    num_workers: int = 0
+    """Processes that decode pictures, where a whole split is embedded."""
 
     def autocast(self, precision: str) -> AbstractContextManager[Any]:
         if precision == "float32":
@@ -214,12 +216,15 @@ def _assemble(
         recipe.model.name, image_input=image_input, text_input=text_input, **recipe.model.parameters
     ).to(device)
     encode = words.encode_batch if isinstance(words, Vocabulary) else words.encode
+    num_workers = recipe.training.num_workers
     if image_input.passages:
         tokens = PassageTokens(encode)
         return System(model, encode, device, training_crop=tokens, crop=tokens)
     if isinstance(model, DualEncoder):
         pixels = model.dual.processor
-        return System(model, encode, device, training_crop=pixels, crop=pixels)
+        return System(
+            model, encode, device, training_crop=pixels, crop=pixels, num_workers=num_workers
+        )
     backbones = [part for part in model.modules() if isinstance(part, Backbone)]
     if not backbones:
         shape = image_input.shape
@@ -229,24 +234,19 @@ def _assemble(
         model,
         encode,
         device,
-        training_crop=RandomCrop(size=crop.size, mean=crop.mean, std=crop.std),
+        training_crop=RandomCrop(size=crop.size),
         crop=crop,
         spans=words.spans,
+        num_workers=num_workers,
     )
 
 
 def evaluation_crop(backbone: Backbone) -> CentreCrop:
-    """How pictures become the pixels that a backbone wants; the short side is 8/7 of the crop."""
+    """How pictures become the pixels that a backbone reads; the short side is 8/7 of the crop."""
     wanted = backbone.preprocessing
     if wanted is None:
         raise ValueError(
             "the backbone has no preprocessor_config.json: it says how large and how normalised "
             "it wants its pixels"
         )
-    mean, std = _triple(wanted.image_mean), _triple(wanted.image_std)
-    return CentreCrop(size=wanted.size, resize=wanted.size * 8 // 7, mean=mean, std=std)
-
-
-def _triple(values: tuple[float, ...]) -> tuple[float, float, float]:
-    red, green, blue = values if len(values) == 3 else values[:1] * 3
-    return red, green, blue
+    return CentreCrop(size=wanted.size, resize=wanted.size * 8 // 7)

@@ -24,8 +24,8 @@ class Batch:
     """Images and captions; equal ids belong together."""
 
     images: Tensor
-    """float32: pixels [n, 3, height, width], features [n, regions, width] or [n, width]; of
-    passages int64 [n, 1 + words]: `PassageTokens`"""
+    """Pixels [n, 3, height, width], uint8 or float32; features [n, regions, width] or [n, width],
+    float32; of passages int64 [n, 1 + words]: `PassageTokens`"""
     tokens: Tensor
     """int64 [m, words], padded with 0"""
     lengths: Tensor

@@ -43,6 +43,8 @@ class Backbone(Pretrained):
     """
 
     kind = "backbone"
+    image_mean: Tensor
+    image_std: Tensor
 
     def __init__(
         self,
@@ -58,6 +60,10 @@ class Backbone(Pretrained):
         self.grid = grid
         self.freeze_batch_norm = freeze_batch_norm
         self.preprocessing = load_preprocessing(name)
+        if self.preprocessing is not None:
+            for key in ("image_mean", "image_std"):
+                values = torch.tensor(getattr(self.preprocessing, key)).view(-1, 1, 1)
+                self.register_buffer(key, values, persistent=False)
         accepted = inspect.signature(self.network.forward).parameters
         any_size = "interpolate_pos_encoding"
         self._options = {any_size: True} if any_size in accepted else {}
@@ -84,10 +90,7 @@ class Backbone(Pretrained):
                 f"the backbone has no {PREPROCESSOR}, so uint8 pixels cannot be normalised: "
                 "add the file, or give normalised floating point pixels"
             )
-        pixels = pixels.to(self.network.dtype)
-        mean = pixels.new_tensor(self.preprocessing.image_mean).view(-1, 1, 1)
-        std = pixels.new_tensor(self.preprocessing.image_std).view(-1, 1, 1)
-        return (pixels / 255 - mean) / std
+        return (pixels.to(self.network.dtype) / 255 - self.image_mean) / self.image_std
 
     def _patches(self, hidden: Tensor, pixels: Tensor) -> Tensor:
         """The grid; or its mean, or the class token where there is one."""
