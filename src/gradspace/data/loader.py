@@ -43,13 +43,11 @@ class Loader(Generic[T]):
             return map(self._make_here, self.numbers)
         return self._from_processes() if self.in_processes else self._from_threads()
 
-    @property
-    def _pins(self) -> bool:
-        return self.pin_memory and torch.cuda.is_available()
-
     def _make_here(self, number: int) -> T:
-        batch = self.make(number)
-        return _pinned(batch) if self._pins else batch
+        return self._ready(self.make(number))
+
+    def _ready(self, batch: T) -> T:
+        return _pinned(batch) if self.pin_memory and torch.cuda.is_available() else batch
 
     def _from_threads(self) -> Iterator[T]:
         made: deque[Future[T]] = deque()
@@ -62,14 +60,17 @@ class Loader(Generic[T]):
                 yield made.popleft().result()
 
     def _from_processes(self) -> Iterator[T]:
-        """A ValueError in a worker is raised here as it is, not inside the worker's traceback."""
+        """A ValueError in a worker is raised here as it is, not inside the worker's traceback.
+
+        Pinning is done here too: DataLoader's thread for it and the one that trains would wait for
+        each other's hold of Python's lock.
+        """
         loader = DataLoader(
             _Batches(self.make),
             batch_size=None,
             sampler=self.numbers,
             num_workers=self.num_workers,
             prefetch_factor=AHEAD,
-            pin_memory=self._pins,
             collate_fn=_unchanged,
             worker_init_fn=_start_worker,
             generator=torch.Generator(),  # the workers' seed must not be drawn from the global one
@@ -77,7 +78,7 @@ class Loader(Generic[T]):
         for batch in loader:
             if isinstance(batch, ValueError):
                 raise batch
-            yield batch
+            yield self._ready(batch)
 
 
 @dataclass(frozen=True)
