@@ -14,6 +14,7 @@ from torch import Tensor
 from gradspace.checkpoint import load_checkpoint, save_checkpoint
 from gradspace.data.batches import image_batches, text_batches
 from gradspace.data.dataset import Split
+from gradspace.data.loader import Loader
 from gradspace.data.passages import PassageTokens
 from gradspace.execution.tiles import EmbeddingScores
 from gradspace.positives import Positives, match_ids
@@ -21,6 +22,8 @@ from gradspace.processes import gather_rows, rank, world_size
 from gradspace.system import System
 
 BATCH = 256
+PICTURES = 32
+"""Of a batch, where a network makes maps of them: more take longer on a CPU, and much memory."""
 
 Progress = Callable[[int, int], None]
 """Called with how many items are done, and of how many."""
@@ -61,14 +64,7 @@ def embed_split(system: System, split: Split, progress: Progress | None = None) 
     total, done = last - first + last_text - first_text, 0
     images = [torch.zeros(0, system.model.width, device=system.device)]
     texts = [*images]
-    for batch in image_batches(
-        split,
-        batch_size=BATCH,
-        pixels=system.crop,
-        start=first,
-        stop=last,
-        num_workers=system.num_workers,
-    ):
+    for batch in images_to_embed(system, split, first, last):
         images.append(system.model.embed_images(batch.to(system.device)).float())
         done += len(batch)
         if progress:
@@ -88,6 +84,20 @@ def embed_split(system: System, split: Split, progress: Progress | None = None) 
         text_ids=torch.from_numpy(split.image_of_caption),
         image_names=split.image_names,
         captions=split.captions,
+    )
+
+
+def images_to_embed(
+    system: System, split: Split, start: int = 0, stop: int | None = None
+) -> Loader[Tensor]:
+    """What the model reads of images start .. stop - 1 of a split, in order."""
+    return image_batches(
+        split,
+        batch_size=PICTURES if system.reads_pictures else BATCH,
+        pixels=system.crop,
+        start=start,
+        stop=stop,
+        num_workers=system.num_workers,
     )
 
 

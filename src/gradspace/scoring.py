@@ -8,9 +8,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gradspace.data.batches import image_batches, text_batches
+from gradspace.data.batches import text_batches
 from gradspace.data.dataset import Split
-from gradspace.embedding import BATCH, Embeddings, Progress, average_similarity, embed_split
+from gradspace.embedding import (
+    BATCH,
+    Embeddings,
+    Progress,
+    average_similarity,
+    embed_split,
+    images_to_embed,
+)
 from gradspace.execution.tiles import EmbeddingScores, MatrixScores, PairScores
 from gradspace.execution.two_stage import TwoStageScores
 from gradspace.models import PairScorer, Reranker
@@ -110,9 +117,7 @@ def _parts_of_split(
     images: list[Tensor] = []
     words: list[Tensor] = []
     lengths: list[Tensor] = []
-    for batch in image_batches(
-        split, batch_size=BATCH, pixels=system.crop, num_workers=system.num_workers
-    ):
+    for batch in images_to_embed(system, split):
         images.append(scorer.parts_of_images(batch.to(system.device)).float().to(store))
         _tell(progress, images, lengths, total)
     for tokens, counts in text_batches(split, system.encode, batch_size=BATCH):

@@ -49,6 +49,11 @@ class System:
     num_workers: int = 0
     """Processes that decode pictures, where a whole split is embedded."""
 
+    @property
+    def reads_pictures(self) -> bool:
+        """Not features, and not passages."""
+        return self.crop is not None and not isinstance(self.crop, PassageTokens)
+
     def autocast(self, precision: str) -> AbstractContextManager[Any]:
         if precision == "float32":
             return nullcontext()

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from gradspace.data.feature_files import FeatureFile
-from gradspace.data.passages import PassageTokens
 from gradspace.data.pixels import CentreCrop
 from gradspace.embedding import embed_captions, embed_pictures
 from gradspace.explain import Explanation, explain_pair
@@ -46,7 +45,7 @@ class Searcher:
     @property
     def reads_pictures(self) -> bool:
         """Can the model embed one's own pictures?"""
-        return _reads_pictures(self.system)
+        return self.system.reads_pictures
 
     def search(
         self,
@@ -93,7 +92,7 @@ class Searcher:
         if found is None:
             raise KeyError(key)
         system = self.explainer or self.system
-        if _reads_pictures(system):
+        if system.reads_pictures:
             return explain_pair(system, self.index.picture(key), text)
         collection = self.index.collection
         features, place = collection.split.features, collection.image(found[0].image)
@@ -139,10 +138,6 @@ def open_searcher(
         )
     explaining = None if explainer is None else load_system(explainer, device)
     return Searcher(index, load_system(model, device), explaining)
-
-
-def _reads_pictures(system: System) -> bool:
-    return system.crop is not None and not isinstance(system.crop, PassageTokens)
 
 
 def _check_queries(queries: Sequence[Query], given: set[int]) -> None:
