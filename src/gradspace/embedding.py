@@ -23,7 +23,7 @@ from gradspace.system import System
 
 BATCH = 256
 PICTURES = 32
-"""Of a batch, where a network makes maps of them: more take longer on a CPU, and much memory."""
+"""Of a batch, where a network makes maps of them, which take much memory; divides BATCH."""
 
 Progress = Callable[[int, int], None]
 """Called with how many items are done, and of how many."""
