@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import time
+from itertools import count
 from multiprocessing import get_context
 from multiprocessing.synchronize import Event
 from pathlib import Path
@@ -143,7 +144,7 @@ def test_killed_at_a_hundred_moments(
         found = reader.engine.search(np.stack([vector for _, vector in stored]), 1, "image")
         assert all(hits[0].score > 0.999 for hits in found)
         versions.add(tuple(sorted(reader.engine.fingerprints().values())))
-    assert len(versions) > 3, "they were killed at work"
+    assert len(versions) > 25, "every second process changes the index before it is killed"
     for path in photos.glob("*.png"):  # one may have been half written
         path.unlink()
     write_photos(photos, range(6))
@@ -156,8 +157,9 @@ def build_for_ever(
     number: int, at_work: Event, out: Path, model: Path, system: System, photos: Path
 ) -> None:
     chance = Random(number)
-    at_work.set()
-    while True:
+    for builds in count():
+        if builds == number % 2:
+            at_work.set()
         write_photo(photos / f"{chance.randrange(12):03}.png", chance.randrange(1000))
         (photos / f"{chance.randrange(1, 12):03}.png").unlink(missing_ok=True)
         build_saving_often(out, model, system, photos)
