@@ -168,6 +168,19 @@ def test_fine_tuning_goes_on_from_a_run_on_features(
     assert "rsum" in run("evaluate", tuned).stdout
 
 
+@pytest.mark.parametrize(("rate", "said"), [(1e-9, True), (3e-3, False)])
+def test_a_start_that_no_epoch_improves(
+    rate: float, said: bool, trained: Run, tmp_path: Path
+) -> None:
+    shared = ("--set", f"training.learning_rate={rate}", "--set", "training.epochs=8")
+    done = run(
+        *("train", trained.folder / "recipe.toml", "--init", trained.folder, *shared),
+        *("--out", tmp_path / "run"),
+    )
+    assert done.returncode == 0, done.stderr
+    assert (f"{trained.folder} is still the best" in done.stdout) == said, done.stdout
+
+
 def test_problems_are_listed_and_stop_training(photos: Path, tmp_path: Path) -> None:
     whole = (photos / "images" / "3.png").read_bytes()
     (photos / "images" / "3.png").write_bytes(whole[: len(whole) // 2])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from math import inf
 from pathlib import Path
 from typing import Annotated
 
@@ -126,8 +127,20 @@ def run_training(run: Run, recipe: Recipe, device: str | None) -> bool:
             soft_wrap=True,
         )
         return False
+    if recipe.init is not None and progress.best_rsum <= _rsum_at_start(run):
+        console.print(
+            f"no epoch is better on dev than what it began with: {recipe.init} is still the best",
+            highlight=False,
+            soft_wrap=True,
+        )
     console.print(f"done: gradspace evaluate {run.folder}", highlight=False, soft_wrap=True)
     return True
+
+
+def _rsum_at_start(run: Run) -> float:
+    """On dev, of the weights of another run; below all where there is no dev."""
+    start = next(run.metrics())
+    return float(start["dev"]["rsum"]) if start["kind"] == "start" else -inf
 
 
 def describe(dataset: Dataset) -> str:
