@@ -1,4 +1,7 @@
-"""Suite: what an objective, its tracking and the loader cost beside a training step of VSE++."""
+"""Suite: what an objective, its tracking and the loader cost beside a training step of VSE++.
+
+And what a backbone costs, with the memory of its layers given back and kept.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,12 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
+from transformers import ResNetConfig, ResNetModel
 
 import gradspace as gs
 from benchmarks.case import Call, Case, Measurement, Run
 from benchmarks.tables import Table, megabytes, milliseconds, time_ratio
+from gradspace.allocator import keep_freed_memory
 from gradspace.data.batches import training_batches
 from gradspace.data.captions import EncodedCaptions
 from gradspace.data.dataset import Split, make_split
@@ -23,6 +28,7 @@ from gradspace.data.feature_files import FeatureFile
 from gradspace.data.image_files import StoredImages, open_store
 from gradspace.data.pixels import RandomCrop
 from gradspace.data.vocabulary import Vocabulary
+from gradspace.embedding import PICTURES
 from gradspace.models import ImageInput, TextInput, build_model
 from gradspace.positives import Positives
 
@@ -34,6 +40,8 @@ LOADERS = {
     "loader, 36 regions of 2048": (36, 2048),
     "loader, 640 x 480 JPEG to 224 px, 2 workers": None,
 }
+BACKBONE = "ResNet-50 forward, 224 px"
+KEPT = f"{BACKBONE}, freed memory kept as on the command line"
 NUM_WORDS = 8000
 BATCHES = 4
 """A loader is timed over so many batches, one of which fills its workers."""
@@ -42,13 +50,16 @@ BATCHES = 4
 def cases(quick: bool) -> list[Case]:
     batch, width = (16, 16) if quick else (128, 1024)
     steps = [CONSTANT, *(f"{name}, both ways" for name in OBJECTIVES), TRACKING]
-    return [Case("training", "ours", what, batch, 1, width) for what in (*steps, *LOADERS)]
+    what = (*steps, *LOADERS, BACKBONE, KEPT)
+    return [Case("training", "ours", name, batch, 1, width) for name in what]
 
 
 def prepare(case: Case) -> Call:
     if case.what in LOADERS:
         return Call(_loader(case, LOADERS[case.what]), share=BATCHES)
     torch.manual_seed(0)
+    if case.what in (BACKBONE, KEPT):
+        return Call(_backbone(case))
     if case.what == TRACKING:
         scores = torch.rand(case.images, case.images)
         own = gs.match_ids(range(case.images), range(case.images))
@@ -126,6 +137,20 @@ def _loader(case: Case, shape: tuple[int, ...] | None) -> Run:
         return {"images": float(sum(len(batch.images) for batch in batches))}
 
     return read
+
+
+def _backbone(case: Case) -> Run:
+    if case.what == KEPT:
+        keep_freed_memory()
+    network = ResNetModel(ResNetConfig()).eval()
+    pixels = torch.rand(case.images, 3, 224, 224).contiguous(memory_format=torch.channels_last)
+
+    @torch.inference_mode()
+    def embed() -> dict[str, float]:
+        parts = [pixels[i : i + PICTURES] for i in range(0, case.images, PICTURES)]
+        return {"mean": sum(network(part).pooler_output.mean().item() for part in parts)}
+
+    return embed
 
 
 def _described(num_images: int) -> list[tuple[str, list[str]]]:

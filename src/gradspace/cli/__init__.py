@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from gradspace import __version__, processes
+from gradspace.allocator import keep_freed_memory
 from gradspace.cli import (
     analyse,
     compare,
@@ -44,6 +45,7 @@ app.add_typer(data.app, name="data", no_args_is_help=True)
 
 def main() -> None:
     """Run the command line: errors are one sentence, `--debug` shows where they come from."""
+    keep_freed_memory()
     try:
         code = _run(sys.argv[1:])
     except SystemExit as leaving:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 
+from gradspace.allocator import keep_freed_memory
 from gradspace.analysis.run_analysis import analyse_run, load_analysis, save_analysis
 from gradspace.checkpoint import load_checkpoint, save_checkpoint
 from gradspace.comparison.results import measure, save_results
@@ -81,6 +82,7 @@ def work(connection: Connection, device: torch.device, threads: int) -> None:
     """Do what comes in; the process ends when nobody listens any more."""
     os.setpgrp()  # Ctrl-C is for the one that started this process, and hands it on
     torch.set_num_threads(threads)
+    keep_freed_memory()
     if device.type == "cuda":
         torch.cuda.set_device(device)
     opened: dict[str, Dataset] = {}
