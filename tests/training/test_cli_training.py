@@ -13,12 +13,13 @@ import torch
 from PIL import Image
 from refusals import Refused
 from safetensors.torch import load_file
-from small_runs import train_small
+from small_runs import small_recipe, train_small
 
+from gradspace.cli.training import run_training
 from gradspace.data.open import open_recipe
 from gradspace.embedding import load_embeddings
 from gradspace.metrics import retrieval_report
-from gradspace.runs import Run
+from gradspace.runs import Run, create_run
 from gradspace.scoring import represent_split
 from gradspace.system import new_system
 
@@ -170,15 +171,12 @@ def test_fine_tuning_goes_on_from_a_run_on_features(
 
 @pytest.mark.parametrize(("rate", "said"), [(1e-9, True), (3e-3, False)])
 def test_a_start_that_no_epoch_improves(
-    rate: float, said: bool, trained: Run, tmp_path: Path
+    rate: float, said: bool, trained: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shared = ("--set", f"training.learning_rate={rate}", "--set", "training.epochs=8")
-    done = run(
-        *("train", trained.folder / "recipe.toml", "--init", trained.folder, *shared),
-        *("--out", tmp_path / "run"),
-    )
-    assert done.returncode == 0, done.stderr
-    assert (f"{trained.folder} is still the best" in done.stdout) == said, done.stdout
+    training = {"epochs": 8, "learning_rate": rate}
+    recipe = small_recipe(init=trained.folder, training=training)
+    assert run_training(create_run(tmp_path / "run", recipe), recipe, "cpu")
+    assert (f"{trained.folder} is still the best" in capsys.readouterr().out) == said
 
 
 def test_problems_are_listed_and_stop_training(photos: Path, tmp_path: Path) -> None:
