@@ -44,6 +44,7 @@ def mine(
     first_done: Path | None = None,
     killed_after: int | None = None,
 ) -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
     progress = slowly(first_done, killed_after)
     mine_to_file(
         path, lambda state: mine_exact(embeddings, progress=progress, state=state, **OPTIONS)
