@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import multiprocessing
 import pickle
+import sys
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
@@ -280,6 +282,20 @@ def test_loaders_keep_order_and_random_state(in_processes: bool, num_workers: in
 def test_batches_move_between_devices() -> None:
     moved = batches()[0].to("meta")
     assert {getattr(moved, field.name).device.type for field in fields(Batch)} == {"meta"}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are only forked on Linux")
+def test_workers_are_forked_also_by_a_process_that_was_spawned() -> None:
+    process = multiprocessing.get_context("spawn").Process(target=_read_by_two_workers)
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+
+
+def _read_by_two_workers() -> None:
+    """Only a forked worker has a function that cannot be pickled."""
+    assert multiprocessing.get_start_method() == "spawn"
+    assert list(Loader(lambda number: 2 * number, range(3), 2, in_processes=True)) == [0, 2, 4]
 
 
 @pytest.mark.gpu
