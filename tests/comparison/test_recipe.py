@@ -117,8 +117,13 @@ def test_a_part_of_the_grid_by_the_command_line(tmp_path: Path) -> None:
     assert {cell.labels[1:3] for cell in cells(part, "part")} == {("deep", "wide")}
     with pytest.raises(ValueError, match="--only model names 'VSE'; did you mean 'VSE"):
         comparison.part(["model=VSE"])
-    with pytest.raises(ValueError, match="takes AXIS=LABEL with an axis of dataset, model, obj"):
-        comparison.part(["seed=1"])
+    part = comparison.part(["seed=1", "objective=wide"])
+    assert {cell.labels[2:] for cell in cells(part, "part")} == {("wide", 1)}
+    assert {cell.seed for cell in cells(on_data(part, "scenes")[0], "part")} == {1}
+    with pytest.raises(ValueError, match="--only seed names '2'; there are 0, 1"):
+        comparison.part(["seed=2"])
+    with pytest.raises(ValueError, match="with an axis of dataset, model, objective, seed, got"):
+        comparison.part(["width=1"])
 
 
 def test_a_second_round_comes_after_a_first(tmp_path: Path) -> None:
@@ -187,6 +192,7 @@ def test_tables_are_laid_over_without_changing_them() -> None:
         ('objective = "wide"', 'objective = "wild"', "exceptions.objective names 'wild'"),
         ("seeds = 2", 'metrics = ["R@1"]', "unknown metric 'R@1'"),
         ("seeds = 2", 'only = { model = ["VSE"] }', "only.model names 'VSE'"),
+        ("seeds = 2", "seeds = 2\nonly = { seed = [2] }", "only.seed names '2'; there are 0, 1"),
         ("seeds = 2", "parameters = { a = [] }", "parameters.a"),
         ("[objectives.wide]", "[objectives.wide", "is not a TOML file"),
         ("seeds = 2", 'extends = "small.toml"', "extends itself"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -165,10 +166,16 @@ def test_stopped_killed_and_extended_it_ends_with_the_same_table(tmp_path: Path)
     assert load_table(out / "results.parquet") == whole
     for name in ("two.md", "two.tex", "two.csv"):
         assert (out / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
-    before = triplet.best.stat().st_mtime_ns
+    elsewhere = tmp_path / "elsewhere"
+    code, output, errors = finish(start(recipe, elsewhere, "--seeds", "2", "--only", "seed=1"))
+    assert code == 0, errors
+    shutil.copytree(elsewhere / "runs", out / "runs", dirs_exist_ok=True)
+    best = sorted((out / "runs").glob("*/*/*/seed-*/best.safetensors"))
+    assert len(best) == 4
+    before = [path.stat().st_mtime_ns for path in best]
     code, output, errors = finish(start(recipe, out, "--seeds", "2"))
     assert code == 0, errors
-    assert triplet.best.stat().st_mtime_ns == before, "what is finished is kept"
+    assert [path.stat().st_mtime_ns for path in best] == before, "what is finished is kept"
     rows = load_table(out / "results.parquet")
     assert {(row.objective, row.seed) for row in rows} == {
         (name, seed) for name in ("triplet", "nt-xent") for seed in (0, 1)

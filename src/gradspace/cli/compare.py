@@ -53,7 +53,8 @@ def compare(
     only: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="AXIS=LABEL", help="A part of the grid, such as model=VSRN; repeat for more."
+            metavar="AXIS=LABEL",
+            help="A part of the grid, such as model=VSRN or seed=0; repeat for more.",
         ),
     ] = None,
     check: Annotated[
@@ -78,7 +79,10 @@ def compare(
     Finished runs are kept: started again, it does only what is missing. Ctrl-C stops without loss.
     """
     chosen, root = load_comparison(recipe)
-    chosen = chosen.part(only or [])
+    small = data == "scenes" if small is None else small
+    if small:
+        seeds = seeds or min(chosen.seeds, MAX_SMALL_SEEDS)
+    chosen = chosen.model_copy(update={"seeds": seeds or chosen.seeds}).part(only or [])
     folder = out or _default_folder(root, data)
     changes, notes = list(overrides or ()), list[str]()
     if data is not None:
@@ -86,11 +90,9 @@ def compare(
         if not check and not any(change.startswith("data.features=") for change in changes):
             computed = _features(data, backbone, folder, device)
             changes, notes = [*changes, *computed], [*notes, *computed]
-    if small or (small is None and data == "scenes"):
-        small, notes = True, [*notes, SMALL]
-        seeds = seeds or min(chosen.seeds, MAX_SMALL_SEEDS)
-    chosen = chosen.model_copy(update={"seeds": seeds or chosen.seeds})
-    grid = cells(chosen, str(recipe), overrides=changes, small=bool(small))
+    if small:
+        notes.append(SMALL)
+    grid = cells(chosen, str(recipe), overrides=changes, small=small)
     if check:
         raise typer.Exit(_print_needs(chosen, grid, as_json))
     check_needs(chosen, grid, str(recipe))

@@ -65,9 +65,11 @@ def cells(
 ) -> list[Cell]:
     """Every run of the grid, seed by seed, so that a table is whole as early as it can be."""
     make = _CellMaker(comparison, name, tuple(overrides), small)
+    wanted = comparison.only.seed or range(comparison.seeds)
     return [
         make.cell(dataset, model, objective, seed)
         for seed in range(comparison.seeds)
+        if seed in wanted
         for dataset, model, objective in _combinations(comparison)
     ]
 
@@ -153,7 +155,7 @@ def on_data(comparison: Comparison, source: str) -> tuple[Comparison, list[str]]
         "datasets": {label: {"features": {"source": source}}},
         "models": models,
         "exceptions": tuple(e for e in comparison.exceptions if e.dataset is None),
-        "only": Only(objective=comparison.only.objective),
+        "only": Only(objective=comparison.only.objective, seed=comparison.only.seed),
         "needs": {},
         "folds": 1,
     }

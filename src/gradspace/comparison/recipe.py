@@ -16,13 +16,13 @@ other. `recipes/` has one for every table of the papers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pydantic
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from gradspace.comparison.metrics import RECALLS, check_metric
 from gradspace.comparison.study import Values, study_points
@@ -90,6 +90,7 @@ class Only(Table):
     dataset: tuple[str, ...] = ()
     model: tuple[str, ...] = ()
     objective: tuple[str, ...] = ()
+    seed: tuple[NonNegativeInt, ...] = ()
 
 
 class Comparison(Table):
@@ -124,16 +125,11 @@ class Comparison(Table):
         for metric in self.metrics:
             check_metric(metric)
         study_points(self.parameters, self.sample)
-        axes: dict[str, Mapping[str, Any]] = {
-            "dataset": self.datasets,
-            "model": self.models,
-            "objective": self.objectives,
-        }
-        for axis, labels in axes.items():
+        for axis, labels in self._axes.items():
             for label in getattr(self.only, axis):
-                _known(f"only.{axis}", label, labels)
+                _known(f"only.{axis}", str(label), labels)
             for exception in self.exceptions:
-                if (label := getattr(exception, axis)) is not None:
+                if (label := getattr(exception, axis, None)) is not None:
                     _known(f"exceptions.{axis}", label, labels)
         for label, choice in self.objectives.items():
             if choice.after is not None:
@@ -154,13 +150,23 @@ class Comparison(Table):
         found: dict[str, list[str]] = {}
         for one in wanted:
             axis, equals, label = one.partition("=")
-            if axis not in Only.model_fields or not equals:
-                axes = ", ".join(Only.model_fields)
+            if axis not in self._axes or not equals:
+                axes = ", ".join(self._axes)
                 raise ValueError(f"--only takes AXIS=LABEL with an axis of {axes}, got {one!r}")
-            _known(f"--only {axis}", label, getattr(self, f"{axis}s"))
+            _known(f"--only {axis}", label, self._axes[axis])
             found.setdefault(axis, []).append(label)
-        changed = {axis: tuple(labels) for axis, labels in found.items()}
-        return self.model_copy(update={"only": self.only.model_copy(update=changed)})
+        only = Only.model_validate({**self.only.model_dump(), **found})
+        return self.model_copy(update={"only": only})
+
+    @property
+    def _axes(self) -> dict[str, Collection[str]]:
+        """Labels by which a part of the grid is named."""
+        return {
+            "dataset": self.datasets,
+            "model": self.models,
+            "objective": self.objectives,
+            "seed": [str(seed) for seed in range(self.seeds)],
+        }
 
     @property
     def split(self) -> str:
@@ -198,7 +204,7 @@ def _with_extended(path: Path, seen: tuple[Path, ...]) -> tuple[Tables, Path]:
     return lay_over(below, raw), root
 
 
-def _known(where: str, label: str, labels: Mapping[str, Any]) -> None:
+def _known(where: str, label: str, labels: Collection[str]) -> None:
     if label not in labels:
         raise ValueError(f"{where} names {label!r}; {suggestion(label, labels, 'there are')}")
 
