@@ -48,7 +48,7 @@ BATCHES = 4
 
 
 def cases(quick: bool) -> list[Case]:
-    batch, width = (16, 16) if quick else (128, 1024)
+    batch, width = (4, 16) if quick else (128, 1024)
     steps = [CONSTANT, *(f"{name}, both ways" for name in OBJECTIVES), TRACKING]
     what = (*steps, *LOADERS, BACKBONE, KEPT)
     return [Case("training", "ours", name, batch, 1, width) for name in what]

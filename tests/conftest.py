@@ -13,7 +13,6 @@ if not torch.cuda.is_available():  # Triton then runs its kernels in Python
 
 import pytest
 from hypothesis import settings
-from refusals import Refused
 from samples import NAMES, Batch, random_batch
 
 # The same examples in every run: a change that fails is the change's fault.
@@ -30,11 +29,6 @@ def name(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def batch() -> Batch:
     return random_batch
-
-
-@pytest.fixture
-def refused(capsys: pytest.CaptureFixture[str]) -> Refused:
-    return Refused(capsys)
 
 
 @pytest.fixture(autouse=True)

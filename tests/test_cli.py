@@ -1,24 +1,17 @@
-"""The command line as a user meets it: a real process, its output and its exit code."""
+"""The command line as a user meets it: its output and its exit code."""
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
-from refusals import Refused
+from commands import here, in_a_process, refused
 from typer.testing import CliRunner
 
 import gradspace as gs
 from gradspace.cli import app
-
-
-def run(*arguments: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "gradspace", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=120)
 
 
 @pytest.fixture
@@ -31,7 +24,7 @@ def score_file(tmp_path: Path) -> Path:
 
 
 def test_help_and_version() -> None:
-    assert run("--version").stdout.strip() == gs.__version__
+    assert in_a_process("--version").stdout.strip() == gs.__version__
     for arguments in ([], ["analyse"], ["analyse", "cocos"], ["analyse", "diagram"]):
         shown = CliRunner().invoke(app, [*arguments, "--help"], prog_name="gradspace")
         assert shown.exit_code == 0
@@ -39,31 +32,31 @@ def test_help_and_version() -> None:
 
 
 def test_cocos_of_a_score_file(score_file: Path) -> None:
-    shown = run("analyse", "cocos", score_file, "--objective", "triplet-hard", "--json")
+    shown = here("analyse", "cocos", score_file, "--objective", "triplet-hard", "--json")
     counts = json.loads(shown.stdout)["triplet-hard"]
     assert counts["image_to_text"]["per_query"] == {"mean": 1, "std": 0}
     assert set(counts) == {"image_to_text", "text_to_image"}
-    table = run("analyse", "cocos", score_file, "--batch-size", "4")
+    table = here("analyse", "cocos", score_file, "--batch-size", "4")
     assert "±" in table.stdout
     assert "smooth-ap" in table.stdout
 
 
 def test_diagrams_are_written_as_png_and_pdf(score_file: Path, tmp_path: Path) -> None:
     arguments = ["circle/sigmoid-ms", "nt-xent", "constant/constant"]
-    shown = run("analyse", "diagram", *arguments, "--scores", score_file, "--out", tmp_path / "d")
+    shown = here("analyse", "diagram", *arguments, "--scores", score_file, "--out", tmp_path / "d")
     assert shown.returncode == 0, shown.stderr
     assert (tmp_path / "d.png").read_bytes().startswith(b"\x89PNG")
     assert (tmp_path / "d.pdf").read_bytes().startswith(b"%PDF")
 
 
 def test_objectives_are_listed() -> None:
-    shown = run("analyse", "objectives", "--json")
+    shown = here("analyse", "objectives", "--json")
     assert {info["name"] for info in json.loads(shown.stdout)} == {o.name for o in gs.objectives()}
-    assert "GOAL eq. 8" in run("analyse", "objectives").stdout
+    assert "GOAL eq. 8" in here("analyse", "objectives").stdout
 
 
 def test_errors_are_one_sentence_without_a_traceback(
-    tmp_path: Path, refused: Refused, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "broken.safetensors").write_bytes(b"not a tensor file")
@@ -74,16 +67,16 @@ def test_errors_are_one_sentence_without_a_traceback(
     }
     for arguments, message in cases.items():
         assert message in refused(*arguments)
-    failed = run(*arguments, cwd=tmp_path)
+    failed = in_a_process(*arguments, cwd=tmp_path)
     assert failed.returncode == 1
     assert message in failed.stderr
     assert len(failed.stderr.strip().splitlines()) == 1
-    assert "Traceback" in run(*arguments, "--debug", cwd=tmp_path).stderr
-    assert run("analyse", "nonsense").returncode == 2
+    assert "Traceback" in here(*arguments, "--debug").stderr
+    assert here("analyse", "nonsense").returncode == 2
 
 
 def test_output_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    failed = run("analyse", "diagram", "circle/linear", "--out", tmp_path / "file" / "d")
+    failed = here("analyse", "diagram", "circle/linear", "--out", tmp_path / "file" / "d")
     assert failed.returncode == 1
     assert "Traceback" not in failed.stderr

@@ -27,7 +27,7 @@ from gradspace.training.loop import Progress
 
 RECIPE = """
 title = "Two objectives"
-seeds = 1
+seeds = 2
 [recipe.training]
 epochs = 12
 batch_size = 16
@@ -135,21 +135,21 @@ def is_running(pid: int) -> bool:
 
 
 @pytest.mark.slow
-def test_stopped_killed_and_extended_it_ends_with_the_same_table(tmp_path: Path) -> None:
-    recipe = tmp_path / "two.toml"
+def test_stopped_killed_and_put_together_it_ends_with_the_same_table(tmp_path: Path) -> None:
+    recipe, whole, out = tmp_path / "two.toml", tmp_path / "whole", tmp_path / "stopped"
     recipe.write_text(RECIPE)
-    code, output, errors = finish(start(recipe, tmp_path / "whole"))
+    code, output, errors = finish(start(recipe, whole))
     assert (code, errors) == (0, ""), errors
     assert "wrote" in output
-    out = tmp_path / "stopped"
+    first = ("--only", "seed=0")
     triplet = Run(out / "runs/scenes/VSE++/triplet/seed-0")
-    process = start(recipe, out)
+    process = start(recipe, out, *first)
     wait_for_work(triplet, process)
     process.send_signal(signal.SIGINT)
     code, output, errors = finish(process)
     assert code in (1, 130), (output, errors)
     assert "the same command goes on from here" in output + errors
-    process = start(recipe, out)
+    process = start(recipe, out, *first)
     wait_for_work(triplet, process)
     workers = children(process.pid)
     assert workers
@@ -159,24 +159,23 @@ def test_stopped_killed_and_extended_it_ends_with_the_same_table(tmp_path: Path)
     while any(is_running(worker) for worker in workers):
         assert time.monotonic() < deadline, "workers end with their parent"
         time.sleep(0.1)
-    code, output, errors = finish(start(recipe, out, "--json"))
+    code, output, errors = finish(start(recipe, out, *first, "--json"))
     assert code == 0, errors
     assert {row["metric"] for row in json.loads(output)["results"]} >= {"rsum", "i2t C^q"}
-    whole = load_table(tmp_path / "whole" / "results.parquet")
-    assert load_table(out / "results.parquet") == whole
-    for name in ("two.md", "two.tex", "two.csv"):
-        assert (out / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
-    elsewhere = tmp_path / "elsewhere"
-    code, output, errors = finish(start(recipe, elsewhere, "--seeds", "2", "--only", "seed=1"))
-    assert code == 0, errors
-    shutil.copytree(elsewhere / "runs", out / "runs", dirs_exist_ok=True)
-    best = sorted((out / "runs").glob("*/*/*/seed-*/best.safetensors"))
-    assert len(best) == 4
-    before = [path.stat().st_mtime_ns for path in best]
-    code, output, errors = finish(start(recipe, out, "--seeds", "2"))
-    assert code == 0, errors
-    assert [path.stat().st_mtime_ns for path in best] == before, "what is finished is kept"
-    rows = load_table(out / "results.parquet")
+    rows = load_table(whole / "results.parquet")
     assert {(row.objective, row.seed) for row in rows} == {
         (name, seed) for name in ("triplet", "nt-xent") for seed in (0, 1)
     }
+    assert load_table(out / "results.parquet") == [row for row in rows if row.seed == 0]
+    for objective in ("triplet", "nt-xent"):
+        run = Path("runs/scenes/VSE++", objective, "seed-1")
+        shutil.copytree(whole / run, out / run)
+    best = sorted((out / "runs").glob("*/*/*/*/best.safetensors"))
+    assert len(best) == 4
+    before = [path.stat().st_mtime_ns for path in best]
+    code, output, errors = finish(start(recipe, out))
+    assert code == 0, errors
+    assert [path.stat().st_mtime_ns for path in best] == before, "what is finished is kept"
+    assert load_table(out / "results.parquet") == rows
+    for name in ("two.md", "two.tex", "two.csv"):
+        assert (out / name).read_bytes() == (whole / name).read_bytes()

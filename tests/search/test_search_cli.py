@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from refusals import Refused
+from commands import refused
 from search.made_photos import write_photos
 from small_runs import train_small
 from typer.testing import CliRunner
@@ -63,7 +63,7 @@ def test_captions_and_metadata(model: Path, photos: Path, tmp_path: Path) -> Non
     assert [hit["key"] for hit in found] == ["000.png"]
 
 
-def test_other_engines(model: Path, photos: Path, tmp_path: Path, refused: Refused) -> None:
+def test_other_engines(model: Path, photos: Path, tmp_path: Path) -> None:
     pytest.importorskip("faiss")
     out = tmp_path / "approximate"
     shown = run("index", model, photos, "--out", out, "--approximate", "hnsw")
@@ -97,9 +97,7 @@ def test_a_run_indexes_its_own_dataset(tmp_path: Path) -> None:
     assert all(hit["kind"] == "caption" and hit["image"] for hit in found)
 
 
-def test_mistakes_get_one_sentence(
-    model: Path, photos: Path, tmp_path: Path, refused: Refused
-) -> None:
+def test_mistakes_get_one_sentence(model: Path, photos: Path, tmp_path: Path) -> None:
     out = tmp_path / "index"
     assert "there is no folder none" in refused("index", model, "none", "--out", out)
     assert "no run with a dataset of its own" in refused("index", model, "--out", out)
@@ -117,9 +115,7 @@ def test_mistakes_get_one_sentence(
     assert "vectors.npy is damaged" in refused("search", out, "a")
 
 
-def test_the_index_of_another_model(
-    model: Path, photos: Path, tmp_path: Path, refused: Refused
-) -> None:
+def test_the_index_of_another_model(model: Path, photos: Path, tmp_path: Path) -> None:
     other, out = tmp_path / "other", tmp_path / "index"
     shutil.copytree(model, other)
     weights = next(other.glob("*.safetensors"))

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from commands import here, in_a_process, refused
 from models import tiny_dual
 from small_runs import open_data, train_small
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from gradspace import cli
 from gradspace.checkpoint import load_checkpoint
 from gradspace.embedding import embed_captions, embed_pictures, embed_split
 from gradspace.export import export_run
@@ -258,21 +256,11 @@ def test_recipes_that_make_no_sense(tables: dict[str, Any], message: str) -> Non
 # --- the command line -----------------------------------------------------------------------------
 
 
-@pytest.fixture
-def gradspace(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "gradspace", *map(str, arguments)]
-        return subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=tmp_path)
-
-    return run
-
-
 SMALL = [f"--set=data.{key}={value}" for key, value in DATA.items() if key != "source"]
 
 
-def test_from_zero_shot_to_export(
-    gradspace: Callable[..., Any], folders: dict[str, Path], tmp_path: Path
-) -> None:
+def test_from_zero_shot_to_export(folders: dict[str, Path], tmp_path: Path) -> None:
+    gradspace = partial(in_a_process, cwd=tmp_path)
     shown = gradspace(
         *("train", "--model", "dual", "--data", "scenes", "--objective", "circle/sigmoid-ms"),
         *("--set", f"model.pretrained={folders['siglip']}", "--set", "training.epochs=1", *SMALL),
@@ -290,13 +278,11 @@ def test_from_zero_shot_to_export(
     torch.testing.assert_close(tensors["texts"], expected, rtol=0, atol=1e-6)
 
 
-def test_evaluate_without_training(
-    gradspace: Callable[..., Any], folders: dict[str, Path], photos: Path
-) -> None:
-    shown = gradspace("evaluate", folders["clip"], "--data", photos, "--json")
+def test_evaluate_without_training(folders: dict[str, Path], photos: Path) -> None:
+    shown = here("evaluate", folders["clip"], "--data", photos, "--json")
     assert shown.returncode == 0, shown.stderr
     assert "rsum" in json.loads(shown.stdout)
-    both = gradspace("evaluate", folders["clip"], folders["siglip"], "--data", photos)
+    both = here("evaluate", folders["clip"], folders["siglip"], "--data", photos)
     assert both.returncode == 0, both.stderr
 
 
@@ -327,10 +313,7 @@ def test_names_on_the_hub_are_told_from_runs(
 
 
 def test_bad_requests_are_one_sentence(
-    folders: dict[str, Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs").mkdir()
@@ -345,7 +328,4 @@ def test_bad_requests_are_one_sentence(
         ): "there is no folder no",
     }
     for arguments, message in cases.items():
-        assert cli._run([str(argument) for argument in arguments]) == 1, arguments
-        shown = capsys.readouterr().err
-        assert message in shown
-        assert len(shown.strip().splitlines()) == 1
+        assert message in refused(*arguments)
