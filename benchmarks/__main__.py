@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict
 from enum import StrEnum
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
@@ -58,11 +59,12 @@ def main(
         if find_spec(peer) is None:
             raise typer.BadParameter(f"{peer} is missing: pip install -e '.[bench]'")
     console = Console(width=max(Console().width, WIDTH))
+    tried = partial(measure, threads=1, most_repeats=1)
     measured: dict[Case, Measurement] = {}
     tables: list[Table] = []
     for name in [only.value] if only else SUITES:
         suite = SUITES[name]
-        found = _run(console, suite.cases(quick), measure if quick else run)
+        found = _run(console, suite.cases(quick), tried if quick else run)
         suite.check(found)
         measured |= found
         tables += suite.tables(found)

@@ -40,22 +40,22 @@ PREPARE = {
 }
 
 
-def measure(case: Case) -> Measurement:
-    torch.set_num_threads(THREADS)
+def measure(case: Case, *, threads: int = THREADS, most_repeats: int = MOST_REPEATS) -> Measurement:
+    torch.set_num_threads(threads)
     prepare = PREPARE[case.suite]
     # Libraries load and allocate once, on first use: that is not the memory of the case.
     prepare(replace(case, images=min(case.images, 8))).run()
     call = prepare(case)
     _limit_memory()
     try:
-        return _measure(call)
+        return _measure(call, most_repeats)
     except (MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and "allocate memory" not in str(error):
             raise
         return Measurement(failure=f"over {GIBIBYTES_PER_CALL} GiB")
 
 
-def _measure(call: Call) -> Measurement:
+def _measure(call: Call, most_repeats: int) -> Measurement:
     """Peak memory of the first run, median time of those after it."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)  # what was freed and kept for reuse would hide a new need
@@ -65,7 +65,7 @@ def _measure(call: Call) -> Measurement:
     megabytes = (_status("VmHWM") - before) / 1e6
     times = [first]
     if first < MEASURED_ONCE:
-        repeats = min(max(int(SECONDS_OF_REPEATS / first), 1), MOST_REPEATS)
+        repeats = min(max(int(SECONDS_OF_REPEATS / first), 1), most_repeats)
         times = [_timed(call.run)[0] for _ in range(repeats)]
     fixed = min(_timed(call.fixed)[0] for _ in range(3)) if call.fixed else 0.0
     median, fastest = (call.whole(t, fixed) for t in (statistics.median(times), min(times)))
