@@ -38,7 +38,7 @@ SMALL = {
 LEARNING = {"epochs": 4, "batch_size": 64, "learning_rate": 2e-3, "decay_epochs": [3]}
 QUICKLY = {
     "bfan": {"epochs": 1, "batch_size": 32, "decay_epochs": []},
-    "scan": {"epochs": 3, "batch_size": 32, "decay_epochs": []},
+    "scan": {"epochs": 2, "batch_size": 32, "decay_epochs": []},
     "text-dual": {"epochs": 1, "decay_epochs": []},
     "vse-infinity": {"epochs": 2, "decay_epochs": []},
 }
