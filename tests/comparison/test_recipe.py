@@ -120,6 +120,8 @@ def test_a_part_of_the_grid_by_the_command_line(tmp_path: Path) -> None:
     part = comparison.part(["seed=1", "objective=wide"])
     assert {cell.labels[2:] for cell in cells(part, "part")} == {("wide", 1)}
     assert {cell.seed for cell in cells(on_data(part, "scenes")[0], "part")} == {1}
+    with pytest.raises(ValueError, match="no run is left of part: see `only` and --only"):
+        cells(comparison.part(["dataset=scenes", "model=deep"]), "part")
     with pytest.raises(ValueError, match="--only seed names '2'; there are 0, 1"):
         comparison.part(["seed=2"])
     with pytest.raises(ValueError, match="with an axis of dataset, model, objective, seed, got"):

@@ -288,7 +288,7 @@ def test_batches_move_between_devices() -> None:
 def test_workers_are_forked_also_by_a_process_that_was_spawned() -> None:
     process = multiprocessing.get_context("spawn").Process(target=_read_by_two_workers)
     process.start()
-    process.join()
+    process.join(timeout=60)
     assert process.exitcode == 0
 
 

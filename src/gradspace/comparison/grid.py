@@ -66,12 +66,18 @@ def cells(
     """Every run of the grid, seed by seed, so that a table is whole as early as it can be."""
     make = _CellMaker(comparison, name, tuple(overrides), small)
     wanted = comparison.only.seed or range(comparison.seeds)
-    return [
+    grid = [
         make.cell(dataset, model, objective, seed)
         for seed in range(comparison.seeds)
         if seed in wanted
         for dataset, model, objective in _combinations(comparison)
     ]
+    if not grid:
+        raise ValueError(
+            f"no run is left of {name}: see `only` and --only, the number of seeds, and whether "
+            "the datasets have what the models read"
+        )
+    return grid
 
 
 def with_first_rounds(grid: Sequence[Cell]) -> list[Cell]:
