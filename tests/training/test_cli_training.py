@@ -21,6 +21,8 @@ from gradspace.runs import Run, create_run
 from gradspace.scoring import represent_split
 from gradspace.system import new_system
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
