@@ -9,6 +9,8 @@ import logging
 import os
 import signal
 import sys
+import threading
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NoReturn
@@ -17,6 +19,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.rendezvous import rendezvous
+
+LAUNCHER = "GRADSPACE_LAUNCHER"
+"""Where `launch` says which process it is: torchrun's processes would outlive it."""
 
 
 def rank() -> int:
@@ -57,6 +62,8 @@ def group() -> Iterator[None]:
     if num_launched() == 1:
         yield
         return
+    if LAUNCHER in os.environ:
+        end_with(int(os.environ[LAUNCHER]))
     store, number, size = next(rendezvous("env://"))
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     dist.init_process_group(backend, store=store, rank=number, world_size=size)
@@ -84,6 +91,7 @@ def launch(number: int, arguments: Sequence[str]) -> int:
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     logging.disable()  # the processes explain themselves
+    os.environ[LAUNCHER] = str(os.getpid())
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // number)))
     config = LaunchConfig(
         min_nodes=1,
@@ -106,6 +114,17 @@ def launch(number: int, arguments: Sequence[str]) -> int:
             raise RuntimeError(f"process {failed} of {number} was ended by {how}") from None
         return failure.exitcode
     return 0
+
+
+def end_with(parent: int) -> None:
+    """End this process soon after the one that has started it, in whatever way that ends."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def leave(code: int | str | None) -> NoReturn:

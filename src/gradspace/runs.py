@@ -11,6 +11,7 @@ best.safetensors    the weights with the highest rsum on dev
 offline.safetensors mined negatives that the run is trained on, where it has such
 test.parquet        ranks of every query on test, once evaluated (`gradspace compare`, `report`)
 analysis.json       what contributes to the gradient at the best weights, over the training set
+.lock               held by the process that trains it
 """
 
 from __future__ import annotations
@@ -74,9 +75,7 @@ class Run:
 
     def metrics(self) -> Iterator[dict[str, Any]]:
         """Every line of metrics.jsonl."""
-        with self.metrics_file.open(encoding="utf-8") as file:
-            for line in file:
-                yield json.loads(line)
+        return _complete_lines(self.metrics_file)
 
     def log(self, *, events: Events | None = None, **values: Any) -> None:
         """Append one line to metrics.jsonl, and to TensorBoard's events where there are any."""
@@ -85,6 +84,11 @@ class Run:
         if events is not None:
             for name, number in _numbers(values):
                 events.add_scalar(name, number, values["step"])
+
+    def forget_results(self) -> None:
+        """Drop what was measured of weights that are the best no more."""
+        for path in (*self.folder.glob("*.parquet"), self.analysis):
+            path.unlink(missing_ok=True)
 
     def forget_after(self, step: int, epochs_done: int) -> None:
         """Drop what was measured after the checkpoint that training goes on from."""

@@ -209,6 +209,13 @@ def test_mistakes_are_one_sentence(old: str, new: str, message: str, tmp_path: P
     assert "small.toml" in str(caught.value) or "gone.toml" in str(caught.value)
 
 
+def test_two_runs_never_share_a_folder(tmp_path: Path) -> None:
+    two = '[objectives."a/b"]\nobjective = { name = "triplet" }\n[objectives."a b"]\n'
+    path = write(tmp_path, SMALL + two + 'objective = { name = "nt-xent" }\n')
+    with pytest.raises(ValueError, match=r"the same folder.*a/b, seed 0\).*a b, seed 0\)"):
+        cells(load_comparison(path)[0], str(path))
+
+
 # --- studies ------------------------------------------------------------------------------------
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from commands import here
 from small_runs import small_recipe
 
 from gradspace.comparison import worker
@@ -144,11 +145,15 @@ def test_stopped_killed_and_put_together_it_ends_with_the_same_table(tmp_path: P
     first = ("--only", "seed=0")
     triplet = Run(out / "runs/scenes/VSE++/triplet/seed-0")
     process = start(recipe, out, *first)
-    wait_for_work(triplet, process)
+    while not triplet.best.exists():
+        wait_for_work(triplet, process)
     process.send_signal(signal.SIGINT)
     code, output, errors = finish(process)
     assert code in (1, 130), (output, errors)
     assert "the same command goes on from here" in output + errors
+    early = here("report", triplet.folder, "--out", tmp_path / "early.html")
+    assert early.returncode == 0, early.stderr
+    assert triplet.results("test").exists(), "of weights that are not the last"
     process = start(recipe, out, *first)
     wait_for_work(triplet, process)
     workers = children(process.pid)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import multiprocessing
 import pickle
+import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import fields, replace
@@ -296,6 +297,25 @@ def _read_by_two_workers() -> None:
     """Only a forked worker has a function that cannot be pickled."""
     assert multiprocessing.get_start_method() == "spawn"
     assert list(Loader(lambda number: 2 * number, range(3), 2, in_processes=True)) == [0, 2, 4]
+
+
+ENDLESS = """
+import time
+from gradspace.data.loader import Loader
+kept = iter(Loader(bytes, range(10**6, 2 * 10**6), 1, in_processes=True))
+print(len(next(kept)), flush=True)
+time.sleep(100)
+"""
+
+
+def test_workers_end_with_a_process_that_is_killed() -> None:
+    """Also one that waits to hand over a batch that is larger than a pipe."""
+    command = [sys.executable, "-c", ENDLESS]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "1000000\n"
+    process.kill()
+    process.communicate(timeout=30)  # until nobody has it open any more
 
 
 @pytest.mark.gpu

@@ -259,6 +259,16 @@ def test_train_stop_resume_and_evaluate(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_processes_end_with_the_one_that_started_them(tmp_path: Path) -> None:
+    run = Run(tmp_path / "run")
+    long = ("--set", "training.epochs=5000", "--out", run.folder)
+    process = start("gradspace", "train", "--processes", "2", *TRAIN, *long)
+    wait_until_saved(run, 1, process)
+    process.kill()
+    process.communicate(timeout=30)  # until nobody writes there any more
+
+
+@pytest.mark.slow
 def test_errors_of_all_processes_are_one_sentence(tmp_path: Path) -> None:
     refused = start("gradspace", "train", "--processes", "2", "--data", tmp_path / "nowhere")
     code, output, errors = finish(refused)

@@ -14,10 +14,13 @@ from small_runs import open_data, small_recipe, train_small
 from torch import Tensor
 
 from gradspace.checkpoint import load_checkpoint
+from gradspace.comparison.worker import evaluate_run
 from gradspace.embedding import embed_split
+from gradspace.files import only_writer
 from gradspace.metrics import retrieval_report
 from gradspace.runs import create_run, open_run
 from gradspace.system import load_system, new_system
+from gradspace.training import train
 from gradspace.training.health import PATIENCE, CollapseWatch, TrainingError
 from gradspace.training.loop import Trainer
 from gradspace.training.monitor import Monitor
@@ -33,6 +36,7 @@ def test_a_run_leaves_what_it_promises(tmp_path: Path) -> None:
         "vocabulary.json",
         "last.safetensors",
         "best.safetensors",
+        ".lock",
     }
     environment = json.loads((run.folder / "environment.json").read_text())
     assert environment["versions"]["torch"] == torch.__version__
@@ -54,6 +58,28 @@ def test_the_best_weights_are_those_of_the_best_epoch(tmp_path: Path) -> None:
     embeddings = embed_split(system, open_data(run.recipe()).splits["dev"])
     report = retrieval_report(embeddings.scores(), embeddings.positives())
     assert report.rsum == pytest.approx(max(rsums))
+
+
+def test_results_are_of_the_best_weights_or_not_there(tmp_path: Path) -> None:
+    run = train_small(tmp_path / "run")
+    dataset = open_data(run.recipe())
+    evaluate_run(run, dataset, torch.device("cpu"))
+    run.last.unlink()
+    assert run.results("test").exists()
+    system = new_system(run.recipe(), dataset, run, torch.device("cpu"))
+    train(run.recipe(), dataset, system, run, Monitor(None, 0))
+    assert not run.results("test").exists()
+    assert not run.analysis.exists()
+
+
+def test_a_run_is_trained_by_one_process_at_a_time(tmp_path: Path) -> None:
+    recipe = small_recipe()
+    run = create_run(tmp_path / "run", recipe)
+    dataset = open_data(recipe)
+    system = new_system(recipe, dataset, run, torch.device("cpu"))
+    with only_writer(run.folder), pytest.raises(ValueError, match="another process is writing"):
+        train(recipe, dataset, system, run, Monitor(None, 0))
+    assert not run.metrics_file.exists()
 
 
 @pytest.mark.parametrize("name", [*LOSS_NAMES, *GOAL_NAMES[::4]])

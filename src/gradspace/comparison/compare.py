@@ -31,6 +31,7 @@ from gradspace.comparison.worker import Task, evaluate_run
 from gradspace.data.open import open_recipe
 from gradspace.files import write_atomically
 from gradspace.runs import Run
+from gradspace.training.schedule import stages
 
 
 @dataclass(frozen=True)
@@ -88,9 +89,16 @@ def _is_finished(cell: Cell, out: Path, comparison: Comparison) -> bool:
             "another --out"
         )
     results = run.results(comparison.split, comparison.folds)
-    if not results.exists() or not run.analysis.exists():
+    if not (results.exists() and run.analysis.exists() and _is_trained(run)):
         return False
     return SECONDS not in comparison.metrics or bool(load_analysis(run.analysis).seconds_per_batch)
+
+
+def _is_trained(run: Run) -> bool:
+    """To its end; one that was stopped may have been evaluated as well, by `gradspace report`."""
+    last = stages(run.recipe())[-1].end - 1
+    lines = run.metrics() if run.metrics_file.exists() else ()
+    return any(line["kind"] == "epoch" and line["epoch"] == last for line in lines)
 
 
 @dataclass(frozen=True)

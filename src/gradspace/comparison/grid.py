@@ -77,7 +77,20 @@ def cells(
             f"no run is left of {name}: see `only` and --only, the number of seeds, and whether "
             "the datasets have what the models read"
         )
+    _check_folders(grid)
     return grid
+
+
+def _check_folders(grid: Sequence[Cell]) -> None:
+    """Every run has a folder of its own."""
+    owners: dict[Path, Cell] = {}
+    for cell in with_first_rounds(grid):
+        owner = owners.setdefault(cell.folder(Path()), cell)
+        if owner.labels != cell.labels:
+            raise ValueError(
+                f"two runs would have the same folder, {cell.folder(Path('runs'))}: ({owner}) and "
+                f"({cell}); give them labels that differ in letters, digits or one of _ + . = -"
+            )
 
 
 def with_first_rounds(grid: Sequence[Cell]) -> list[Cell]:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import torch
 from PIL import AvifImagePlugin
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
+
+from gradspace.processes import end_with
 
 T = TypeVar("T")
 
@@ -77,7 +81,7 @@ class Loader(Generic[T]):
             multiprocessing_context=STARTED_BY,
             prefetch_factor=AHEAD,
             collate_fn=_unchanged,
-            worker_init_fn=_start_worker,
+            worker_init_fn=partial(_start_worker, parent=os.getpid()),
             generator=torch.Generator(),  # the workers' seed must not be drawn from the global one
         )
         for batch in loader:
@@ -107,7 +111,8 @@ def _pinned(batch: Any) -> Any:
     return batch if getattr(batch, "is_cuda", False) else batch.pin_memory()
 
 
-def _start_worker(worker: int) -> None:
+def _start_worker(worker: int, parent: int) -> None:
+    end_with(parent)  # one that waits to hand over a batch would do so for ever, and hold its locks
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the main process, which ends them
     # As many workers as cores would otherwise each start as many threads for every AVIF.
     AvifImagePlugin.DEFAULT_MAX_THREADS = 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from math import isfinite
@@ -31,6 +32,7 @@ from gradspace.data.captions import EncodedCaptions
 from gradspace.data.dataset import Dataset, Split
 from gradspace.data.loader import Loader
 from gradspace.data.order import Plan
+from gradspace.files import only_writer
 from gradspace.loss import RetrievalLoss
 from gradspace.metrics import RetrievalReport, retrieval_report
 from gradspace.models import RetrievalModel
@@ -75,9 +77,13 @@ def train(recipe: Recipe, dataset: Dataset, system: System, run: Run, monitor: M
     """
     check_processes(system.model)
     _draw_differently(recipe.seed)
-    trainer = Trainer(recipe, dataset, system, run, monitor)
+    with only_writer(run.folder) if processes.is_first() else nullcontext():
+        return _train(Trainer(recipe, dataset, system, run, monitor))
+
+
+def _train(trainer: Trainer) -> Progress:
     with stop_signals() as stopping:
-        if run.last.exists():
+        if trainer.run.last.exists():
             trainer.restore()
         else:
             trainer.begin()
@@ -433,6 +439,7 @@ class Trainer:
             "dev": report.to_dict() if report else None,
             "feature_shape": self.system.feature_shape,
         }
+        self.run.forget_results()
         save_checkpoint(self.run.best, with_prefix("model", model.state_dict()), record)
 
 
