@@ -151,7 +151,7 @@ class OfflineRecipe(Table):
 class Recipe(Table):
     """Everything that defines a run, but for the machine."""
 
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     init: Path | None = None
     """A run whose best weights training starts from."""
     data: DataRecipe = DataRecipe()
@@ -265,9 +265,11 @@ def recipe_toml(recipe: Recipe) -> str:
 
 def read_toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         raise ValueError(f"there is no recipe {path}") from None
+    except IsADirectoryError:
+        raise ValueError(f"{path} is a folder: expected a recipe, a TOML file") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not a TOML file: {error}") from None
 

@@ -70,6 +70,12 @@ class Run:
     def results(self, split: str, folds: int = 1) -> Path:
         return self.folder / f"{results_name(split, folds)}.parquet"
 
+    @property
+    def has_begun(self) -> bool:
+        """Is there more of its training than a look at the weights it starts from?"""
+        lines = self.metrics() if self.metrics_file.exists() else ()
+        return self.last.exists() or any(line["kind"] != "start" for line in lines)
+
     def recipe(self) -> Recipe:
         return make_recipe(read_toml(self.recipe_file), str(self.recipe_file))
 
@@ -132,7 +138,7 @@ def create_run(folder: Path, recipe: Recipe) -> Run:
     One whose training was refused, for its data or its options, can be started anew.
     """
     run = Run(folder)
-    if run.last.exists() or run.metrics_file.exists():
+    if run.has_begun:
         raise ValueError(
             f"{folder} holds a run already: go on with --resume {folder}, or choose another --out"
         )

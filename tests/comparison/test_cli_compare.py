@@ -7,11 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from small_runs import train_small
 from typer.testing import CliRunner
 
 from gradspace.cli import app
+from gradspace.comparison.compare import gather
 from gradspace.comparison.results import load_table
 from gradspace.recipes import make_recipe, read_toml
 
@@ -90,6 +92,8 @@ def test_runs_that_were_trained_one_by_one(tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     assert run("report", first.folder, second.folder, "--out", page) == f"wrote {page}\n"
     assert "nt-xent" in page.read_text()
+    _, entries = gather([first.folder, first.folder / "."], torch.device("cpu"))
+    assert len(entries) == 1
     assert "C^q" in run("analyse", "run", first.folder, second.folder)
     flips = json.loads(run("analyse", "flips", first.folder, second.folder, "--json"))
     assert sum(len(queries) for queries in flips["i2t"].values()) == 40

@@ -9,6 +9,7 @@ import pytest
 from data.examples import small_split, write_images, write_table
 
 from gradspace.data import Dataset, check_dataset, open_dataset
+from gradspace.data.batches import image_batches
 
 
 def damage(folder: Path) -> Path:
@@ -86,6 +87,9 @@ def test_features_that_are_not_numbers_are_found(tmp_path: Path) -> None:
     rows = np.zeros((6, 5), np.float16)
     rows[1, 3], rows[5, 0] = np.nan, np.inf
     np.save(tmp_path / "f.npy", rows)
+    train = open_dataset(folder, features=tmp_path / "f.npy").splits["train"]
+    with pytest.raises(ValueError, match=r"features of 'b\.png' in split 'train' are NaN or inf"):
+        list(image_batches(train, batch_size=4))
     report = check_dataset(folder, features=tmp_path / "f.npy")
     assert str(report.problems[0]) == "broken features: b.png (train), NaN or infinite"
     assert [split.num_captions for split in report.splits] == [6, 2, 0]

@@ -21,6 +21,13 @@ def test_an_unknown_source_lists_what_was_looked_for(tmp_path: Path) -> None:
             open_dataset(source)
 
 
+def test_a_table_without_a_line_has_no_captions(tmp_path: Path) -> None:
+    write_table(tmp_path)
+    (tmp_path / "captions.tsv").write_text("image\tcaption\n")
+    with pytest.raises(ValueError, match="has no captions at all"):
+        open_dataset(tmp_path)
+
+
 def test_two_layouts_in_one_folder_are_not_guessed(tmp_path: Path) -> None:
     write_table(tmp_path)
     write_karpathy(tmp_path / "dataset_x.json", [("a.jpg", "train", captions_of("a.jpg"))])

@@ -99,3 +99,6 @@ def test_a_model_of_passages_refuses_images() -> None:
     read = PassageTokens(Vocabulary.build(scenes.captions, 1).encode_batch)
     with pytest.raises(ValueError, match="split 'train' has images, and the model reads passages"):
         image_batches(scenes, batch_size=2, pixels=read)
+    questions = open_dataset("questions", num_train=4, num_dev=2, num_test=2).splits["train"]
+    with pytest.raises(ValueError, match="split 'train' has passages, and the model reads images"):
+        image_batches(questions, batch_size=2)

@@ -249,6 +249,7 @@ def test_a_run_that_was_refused_can_be_started_anew(tmp_path: Path) -> None:
     run = create_run(tmp_path / "a", wrong)
     with pytest.raises(ValueError, match="none"):
         new_system(wrong, open_data(wrong), run, torch.device("cpu"))
+    run.log(kind="start", step=0, dev={})  # as one that starts from the weights of another
     assert train_small(tmp_path / "a").best.exists()
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gradspace.recipes import build_objective, load_recipe, make_recipe, recipe_toml
+from gradspace.recipes import build_objective, load_recipe, make_recipe, read_toml, recipe_toml
 from gradspace.training.schedule import learning_rate, stage_of, stages
 
 
@@ -80,6 +80,10 @@ def test_files_and_overrides_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="there is no recipe"):
         load_recipe(tmp_path / "none.toml")
     (tmp_path / "bad.toml").write_text("[data\n")
+    with pytest.raises(ValueError, match="is a folder: expected a recipe"):
+        read_toml(tmp_path)
+    (tmp_path / "windows.toml").write_text("seed = 3\n", encoding="utf-8-sig")
+    assert read_toml(tmp_path / "windows.toml") == {"seed": 3}
     with pytest.raises(ValueError, match="is not a TOML file"):
         load_recipe(tmp_path / "bad.toml")
     with pytest.raises(ValueError, match=re.escape("--set takes table.key=value, got 'epochs'")):

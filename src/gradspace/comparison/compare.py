@@ -158,7 +158,7 @@ def save_findings(out: Path, entries: Sequence[Entry], findings: Findings, stem:
 def gather(paths: Sequence[Path], device: torch.device) -> tuple[View, list[Entry]]:
     """The runs of comparisons and single runs, which are evaluated where they are not yet."""
     entries: list[Entry] = []
-    for path in paths:
+    for path in {path.resolve(): path for path in paths}.values():
         if (path / "results.parquet").is_file():
             rows = load_table(path / "results.parquet")
             places = {

@@ -8,10 +8,11 @@ from functools import partial
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from gradspace.data.captions import Encode, EncodedCaptions
-from gradspace.data.dataset import Indices, Split, gather_features
+from gradspace.data.dataset import Indices, Split, check_finite, gather_features
 from gradspace.data.loader import Loader
 from gradspace.data.order import CaptionsPerImage, Plan, epoch_order
 from gradspace.data.passages import PassageTokens
@@ -206,7 +207,11 @@ def _load_images(
         assert split.features is not None
         if isinstance(split.features, ResidentFeatures):
             return split.features.on_device(indices)
-        return torch.from_numpy(gather_features(split.features, indices))
+        rows = gather_features(split.features, indices)
+        with np.errstate(all="ignore"):
+            sums: NDArray[np.float32] = rows.reshape(len(rows), -1).sum(1)
+        check_finite(split, indices, np.isfinite(sums))
+        return torch.from_numpy(rows)
     assert split.images is not None
     loaded = map(split.images.load, indices.tolist())
     rngs = map(np.random.default_rng, seeds)
@@ -219,6 +224,10 @@ def _check_images(split: Split, pixels: Pixels | PassageTokens | None) -> None:
         if split.passages is None:
             raise ValueError(f"split {split.name!r} has images, and the model reads passages")
         return
+    if split.passages is not None:
+        raise ValueError(
+            f"split {split.name!r} has passages, and the model reads images: take text-dual"
+        )
     if pixels is not None and split.images is None:
         raise ValueError(
             f"split {split.name!r} has no images; leave pixels out to use its features"

@@ -122,6 +122,16 @@ def gather_features(features: Features, indices: Indices) -> NDArray[np.float32]
     return np.stack([features.load(int(index)) for index in indices])
 
 
+def check_finite(split: Split, indices: Indices, finite: NDArray[np.bool_]) -> None:
+    """That features are numbers; `finite` tells it for each of the images."""
+    if not finite.all():
+        name = split.image_names[int(indices[finite.argmin()])]
+        raise ValueError(
+            f"the features of {name!r} in split {split.name!r} are NaN or infinite: "
+            "`gradspace data check` lists all of them, data.skip_broken=true leaves them out"
+        )
+
+
 @dataclass(frozen=True, eq=False)
 class PickedImages:
     """Some of the images of another source, in the order of `indices`."""

@@ -92,6 +92,8 @@ def read_dataset(
     dataset = reader.open(*places, **checked(reader.name, parameters_of(reader.open), options))
     if not dataset.splits:
         raise ValueError(f"{source} has no images at all")
+    if not any(split.captions for split in dataset.splits.values()):
+        raise ValueError(f"{source} has no captions at all")
     if features is None:
         if not any(s.images or s.features or s.passages for s in dataset.splits.values()):
             raise ValueError(

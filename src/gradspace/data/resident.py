@@ -10,7 +10,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gradspace.data.dataset import Dataset, Features, Indices, gather_features
+from gradspace.data.dataset import (
+    Dataset,
+    Features,
+    Indices,
+    Split,
+    check_finite,
+    gather_features,
+)
 
 SHARE = 1 / 16
 """Of a GPU's memory, for the features of a dataset."""
@@ -49,11 +56,17 @@ def keep_features(dataset: Dataset, device: torch.device) -> Dataset:
     needed = sum(len(features) * prod(features.shape) * 4 for features in found)
     if needed > SHARE * torch.cuda.get_device_properties(device).total_memory:
         return dataset
-    splits = {
-        name: replace(split, features=split.features and resident(split.features, device))
-        for name, split in dataset.splits.items()
-    }
+    splits = {name: _kept(split, device) for name, split in dataset.splits.items()}
     return replace(dataset, splits=splits)
+
+
+def _kept(split: Split, device: torch.device) -> Split:
+    if split.features is None:
+        return split
+    found = resident(split.features, device)
+    finite = found.rows.flatten(1).isfinite().all(1).cpu().numpy()
+    check_finite(split, np.arange(len(finite)), finite)
+    return replace(split, features=found)
 
 
 def resident(features: Features, device: torch.device) -> ResidentFeatures:
