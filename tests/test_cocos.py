@@ -11,6 +11,7 @@ from samples import GOAL_NAMES, Batch, random_batch
 from torch import Tensor
 
 import gradspace as gs
+from gradspace.positives import match_mask
 
 
 def loop_cocos(weights: list[list[float]], mask: list[list[bool]], epsilon: float) -> gs.Cocos:
@@ -124,3 +125,35 @@ def test_bad_input_is_named(pairs: tuple[Tensor, Tensor]) -> None:
         ValueError, match=r"scores has NaN or infinite values .* the first in row 5"
     ):
         gs.cocos(gs.objective("triplet"), scores, positives)
+
+
+def test_inference_mode_changes_nothing(name: str, batch: Batch) -> None:
+    scores, positives = batch(5)
+    objective = gs.objective(name)
+    weights = gs.score_weights(objective, scores, positives)
+    counts = gs.cocos(objective, scores, positives)
+    with torch.inference_mode():
+        for given, belong in (
+            (scores, positives),
+            (scores.clone(), positives.clone()),
+            (scores.clone(), match_mask(positives)),
+        ):
+            assert torch.equal(gs.score_weights(objective, given, belong), weights)
+            assert gs.cocos(objective, given, belong) == counts
+
+
+def test_weights_by_name(pairs: tuple[Tensor, Tensor]) -> None:
+    by_name = gs.score_weights("nt-xent", *pairs)
+    assert torch.equal(by_name, gs.score_weights(gs.objective("nt-xent"), *pairs))
+    assert gs.cocos("nt-xent", *pairs) == gs.cocos(gs.objective("nt-xent"), *pairs)
+
+
+def test_weights_of_bad_scores_get_one_clear_sentence(pairs: tuple[Tensor, Tensor]) -> None:
+    scores, positives = pairs
+    with pytest.raises(ValueError, match=r"scores must be floating point, got torch\.int64"):
+        gs.score_weights("triplet", scores.long(), positives)
+    scores[5, 7] = torch.nan
+    with pytest.raises(
+        ValueError, match=r"scores has NaN or infinite values .* the first in row 5"
+    ):
+        gs.score_weights("triplet", scores, positives)

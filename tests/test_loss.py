@@ -13,6 +13,7 @@ from samples import NAMES
 from torch import Tensor, nn
 
 import gradspace as gs
+from gradspace.execution.distributed import Processes
 
 
 def embeddings(num_images: int = 6, captions: int = 2, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -202,6 +203,12 @@ BAD_CALLS: list[tuple[str, dict[str, Any]]] = [
         {"image_ids": torch.ones(4), "text_ids": torch.ones(4)},
     ),
     (
+        "image_ids must be a vector of integers or names, got torch.bool",
+        {"image_ids": torch.ones(4) > 0, "text_ids": torch.ones(4) > 0},
+    ),
+    ("images must be a tensor, got numpy.ndarray; convert", {"images": np.eye(4)}),
+    ("texts must be a tensor, got list; convert with torch.as_tensor", {"texts": [[1.0]] * 4}),
+    (
         "images has NaN or infinite values in 2 of 4 rows, the first in row 1",
         {"images": torch.tensor([[1.0], [torch.nan], [2.0], [torch.inf]]).expand(4, 4)},
     ),
@@ -214,9 +221,16 @@ def test_bad_batches_get_one_clear_sentence(message: str, arguments: dict[str, A
         gs.RetrievalLoss("triplet-hard")(**{"images": GOOD, "texts": GOOD, **arguments})
 
 
-BAD_OBJECTIVES: list[tuple[str, str, dict[str, Any]]] = [
+def test_several_processes_get_the_same_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Processes, "current", lambda: Processes(0, 2))
+    with pytest.raises(ValueError, match="images must be a tensor, got list"):
+        gs.RetrievalLoss("triplet-hard")([[1.0]], GOOD)
+
+
+BAD_OBJECTIVES: list[tuple[str, Any, dict[str, Any]]] = [
     ("unknown objective 'triplet-hrd'; did you mean 'triplet-hard'", "triplet-hrd", {}),
     ("unknown objective 'xyz'; there are ", "xyz", {}),
+    ("the name of an objective must be a string, got None; gs.objectives() lists them", None, {}),
     ("unknown objective 'circle/sigmod'; did you mean 'circle/sigmoid'", "circle/sigmod", {}),
     (
         "margin of triplet-hard should be a valid number, got 'wide'",
@@ -231,7 +245,7 @@ BAD_OBJECTIVES: list[tuple[str, str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("message", "name", "parameters"), BAD_OBJECTIVES)
-def test_bad_objectives_are_named(message: str, name: str, parameters: dict[str, Any]) -> None:
+def test_bad_objectives_are_named(message: str, name: Any, parameters: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         gs.objective(name, **parameters)
 
@@ -257,3 +271,16 @@ def test_bad_options_are_named() -> None:
         gs.RetrievalLoss("triplet", reduction="none")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="positives must be one of ids, position, got 'diagonal'"):
         gs.RetrievalLoss("triplet", positives="diagonal")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="expected an objective or its name, got 3; "):
+        gs.RetrievalLoss(3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("number", [0.5, 1.5, -1, True, "8"])
+@pytest.mark.parametrize("option", ["tile", "memory"])
+def test_counts_are_positive_whole_numbers(option: str, number: Any) -> None:
+    with pytest.raises(ValueError, match=f"{option} must be a positive whole number, got "):
+        gs.RetrievalLoss("triplet", **{option: number})
+
+
+def test_counts_may_come_from_numpy() -> None:
+    gs.RetrievalLoss("triplet", tile=np.int64(8), memory=np.int64(8))  # type: ignore[arg-type]

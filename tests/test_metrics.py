@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 import statistics
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import oracles
 import pytest
 import torch
@@ -189,6 +191,23 @@ def test_bad_scores_are_named() -> None:
         gs.recall(torch.rand(6, 6), ~(positives | ~positives))
     with pytest.raises(ValueError, match="6 images cannot be cut into 4 equal folds"):
         gs.retrieval_report(torch.rand(6, 6), positives, folds=4)
+
+
+@pytest.mark.parametrize("k", [0, -1, 1.5, True])
+def test_a_cut_is_a_positive_whole_number(k: Any) -> None:
+    scores, positives = torch.rand(6, 6), torch.eye(6, dtype=torch.bool)
+    expected = f"must be a positive whole number, got {k}"
+    with pytest.raises(ValueError, match=f"k {expected}"):
+        gs.mean_average_precision(scores, positives, k=k)
+    for metric in (gs.recall, gs.retrieval_report):
+        with pytest.raises(ValueError, match=f"every k of ks {expected}"):
+            metric(scores, positives, ks=(1, k))
+
+
+def test_positives_are_a_tensor() -> None:
+    positives: Any = np.eye(6, dtype=bool)
+    with pytest.raises(ValueError, match=r"positives must be a tensor, got numpy\.ndarray; "):
+        gs.recall(torch.rand(6, 6), positives)
 
 
 def test_embeddings_never_build_the_matrix(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import oracles
@@ -196,3 +197,19 @@ def test_scores_shifted_by_a_constant_change_nothing(
     torch.testing.assert_close(
         value(scores + shift, positives), value(scores, positives), rtol=1e-9, atol=1e-9
     )
+
+
+@pytest.mark.parametrize(
+    ("weight", "got"),
+    [
+        (lambda p, n: p, "a Tensor"),
+        (lambda p, n: (p, n, n), "3"),
+        (lambda p, n: None, "a NoneType"),
+    ],
+)
+@pytest.mark.parametrize("num_queries", [2, 3])
+def test_a_pair_weight_must_return_two(weight: Any, got: str, num_queries: int) -> None:
+    """Two queries: one tensor of two rows would pass for two tensors."""
+    objective: Any = replace(gs.objective("nca/linear"), pair_weight=weight)  # type: ignore[type-var]
+    with pytest.raises(ValueError, match=f"pair weight 'linear' must return two .* got {got}$"):
+        objective(torch.rand(num_queries, 4), torch.eye(num_queries, 4) > 0)

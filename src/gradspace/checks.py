@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
+from numbers import Integral
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
 
-from gradspace.positives import Ids
+if TYPE_CHECKING:
+    from gradspace.positives import Ids
+
+
+def check_tensor(name: str, value: object) -> None:
+    """A tensor: arrays and lists are not converted unasked."""
+    if not isinstance(value, Tensor):
+        kind = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
+        raise ValueError(f"{name} must be a tensor, got {kind}; convert with torch.as_tensor")
+
+
+def check_count(name: str, value: object) -> None:
+    """A positive whole number."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
+        raise ValueError(f"{name} must be a positive whole number, got {value!r}")
 
 
 def check_scores(scores: Tensor) -> None:
     """A non-empty floating point matrix [queries, candidates]."""
+    check_tensor("scores", scores)
     if scores.dim() != 2:
         raise ValueError(f"scores must be [queries, candidates], got shape {list(scores.shape)}")
     if not scores.dtype.is_floating_point:
@@ -39,6 +57,7 @@ def check_embeddings(
 ) -> None:
     """Two floating point matrices of one width and type, without NaN or infinity in `values`."""
     for name, embeddings in zip(names, (images, texts), strict=True):
+        check_tensor(name, embeddings)
         if embeddings.dim() != 2:
             raise ValueError(f"{name} must be [count, width], got shape {list(embeddings.shape)}")
         if not embeddings.dtype.is_floating_point:
@@ -78,7 +97,9 @@ def check_ids(name: str, ids: Ids, expected: int, what: str) -> None:
     """As many ids as there are things, and ids that can be compared."""
     if len(ids) != expected:
         raise ValueError(f"{name} has {len(ids)} entries for {expected} {what}")
-    if isinstance(ids, Tensor) and (ids.dim() != 1 or ids.dtype.is_floating_point):
+    if not isinstance(ids, Tensor):
+        return
+    if ids.dim() != 1 or ids.dtype.is_floating_point or ids.dtype == torch.bool:
         raise ValueError(
             f"{name} must be a vector of integers or names, got {ids.dtype} of shape "
             f"{list(ids.shape)}"

@@ -7,7 +7,14 @@ from typing import Literal, TypeVar
 import torch
 from torch import Tensor, nn
 
-from gradspace.checks import check_embeddings, check_finite, check_ids, check_scores
+from gradspace.checks import (
+    check_count,
+    check_embeddings,
+    check_finite,
+    check_ids,
+    check_scores,
+    check_tensor,
+)
 from gradspace.execution.block import Executor
 from gradspace.execution.choice import Execution, choose_executor
 from gradspace.execution.distributed import Items, Processes
@@ -15,7 +22,7 @@ from gradspace.execution.scaled import NO_PAIR, both_ways
 from gradspace.execution.statistics import OfflineScores
 from gradspace.execution.tiles import as_computed
 from gradspace.memory import Memory
-from gradspace.objectives import Objective, objective
+from gradspace.objectives import Objective, as_objective
 from gradspace.objectives.contract import Reduction
 from gradspace.offline import MinedColumns, MinedScores, Offline
 from gradspace.positives import (
@@ -79,7 +86,7 @@ class RetrievalLoss(nn.Module):
         checks: bool = True,
     ) -> None:
         super().__init__()
-        self.objective = _as_objective(objective)
+        self.objective = as_objective(objective)
         self.reduction = _one_of("reduction", reduction or self.objective.reduction, "sum", "mean")
         self.normalize = normalize
         self.positives = _one_of("positives", positives, "ids", "position")
@@ -87,8 +94,8 @@ class RetrievalLoss(nn.Module):
         self.execution = _one_of("execution", execution, "auto", "dense", "streamed", "triton")
         self.tile = tile
         self.checks = checks
-        if tile is not None and tile < 1:
-            raise ValueError(f"tile must be at least 1, got {tile}")
+        if tile is not None:
+            check_count("tile", tile)
         if memory and execution == "dense":
             raise ValueError('a memory needs another execution than "dense"; leave it at "auto"')
 
@@ -304,6 +311,7 @@ class RetrievalLoss(nn.Module):
         offline: Offline | None,
     ) -> None:
         """What is wrong in one process is said by all of them, instead of waiting for it."""
+        check_tensor("images", images)  # without one there is no device to tell the others by
         problem = ""
         try:
             self._check(images, texts, image_ids, text_ids, offline, may_be_empty=True)
@@ -317,10 +325,6 @@ class RetrievalLoss(nn.Module):
 
 def _unit(embeddings: Tensor) -> Tensor:
     return nn.functional.normalize(as_computed(embeddings), dim=1)
-
-
-def _as_objective(given: Objective | str) -> Objective:
-    return objective(given) if isinstance(given, str) else given
 
 
 def _one_of(name: str, value: Choice, *choices: str) -> Choice:

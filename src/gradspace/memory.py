@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gradspace.checks import check_count
 from gradspace.execution.distributed import Items
 
 
@@ -25,8 +26,7 @@ class Memory(nn.Module):
 
     def __init__(self, size: int) -> None:
         super().__init__()
-        if size < 1:
-            raise ValueError(f"a memory must hold at least 1 image and 1 text, got {size}")
+        check_count("memory", size)
         self.size = size
         for name in ("images", "texts"):
             self.register_buffer(name, torch.zeros(0, 0))

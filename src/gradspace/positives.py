@@ -7,7 +7,7 @@ matrix, or by position.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
@@ -16,6 +16,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+from gradspace.checks import check_tensor
 
 Ids = Tensor | NDArray[Any] | Sequence[int] | Sequence[str]
 
@@ -79,9 +81,12 @@ class Positives:
         return Positives(new_place[self.index], self.valid, self.num_candidates)
 
     def to(self, device: torch.device) -> Positives:
-        index, valid = (part.to(device, non_blocking=True) for part in (self.index, self.valid))
-        left_out = None if self.left_out is None else self.left_out.to(device, non_blocking=True)
-        return Positives(index, valid, self.num_candidates, left_out)
+        return self.each(lambda part: part.to(device, non_blocking=True))
+
+    def each(self, change: Callable[[Tensor], Tensor]) -> Positives:
+        """With every tensor changed."""
+        left_out = None if self.left_out is None else change(self.left_out)
+        return Positives(change(self.index), change(self.valid), self.num_candidates, left_out)
 
     def with_more(self, own: Positives) -> Positives:
         """With the candidates of `own` behind these; its positives are left out of their rows."""
@@ -137,6 +142,7 @@ def match_mask(mask: Tensor) -> Positives:
 def as_positives(positives: Tensor | Positives) -> Positives:
     if isinstance(positives, Positives):
         return positives
+    check_tensor("positives", positives)
     if positives.dtype != torch.bool:
         raise ValueError(
             f"positives must be a boolean matrix, got {positives.dtype}; compare ids or use `> 0`"

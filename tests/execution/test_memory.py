@@ -114,12 +114,6 @@ def test_the_state_goes_on_elsewhere() -> None:
         assert torch.equal(first, second)
 
 
-@pytest.mark.parametrize("size", [-1])
-def test_bad_sizes(size: int) -> None:
-    with pytest.raises(ValueError, match="at least 1 image and 1 text, got -1"):
-        gs.RetrievalLoss("triplet", memory=size)
-
-
 def test_batches_of_another_type_take_the_memory_along() -> None:
     loss = gs.RetrievalLoss("nt-xent", memory=100)
     outcome(loss, FIRST)

@@ -172,7 +172,7 @@ def test_out_of_memory_says_what_helps(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"tile": 0}, "tile must be at least 1, got 0"),
+        ({"tile": 0}, "tile must be a positive whole number, got 0"),
         ({"execution": "fast"}, "execution must be one of auto, dense, streamed, triton"),
         ({"memory": 5, "execution": "dense"}, "a memory needs another execution"),
         ({"execution": "triton"}, "needs a CUDA device"),

@@ -117,6 +117,13 @@ def test_half_precision_is_computed_in_float32() -> None:
     assert value.dtype == torch.float32
 
 
+@pytest.mark.parametrize("learn_scale", [False, True])
+def test_a_missing_scale_is_named(learn_scale: bool) -> None:
+    loss = ClipLoss("nt-xent", learn_scale=learn_scale)
+    with pytest.raises(ValueError, match="logit_scale must be a tensor, got None; pass the one"):
+        loss(torch.eye(3), torch.eye(3), logit_scale=None)
+
+
 def _write_gradients(folder: Path) -> None:
     model = Clip(bias=True)
     wrapped = DistributedDataParallel(model)

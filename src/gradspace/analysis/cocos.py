@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from gradspace.analysis.weights import score_weights
-from gradspace.checks import check_finite, check_scores
-from gradspace.objectives import Objective
+from gradspace.objectives import Objective, as_objective
 from gradspace.positives import Positives, as_positives
 
 
@@ -38,19 +37,18 @@ class Cocos:
 
 
 def cocos(
-    objective: Objective,
+    objective: Objective | str,
     scores: Tensor,
     positives: Tensor | Positives,
     epsilon: float = 0.01,
 ) -> Cocos:
     """Count what contributes in one direction: rows are queries. Transpose both for the other."""
-    check_scores(scores)
-    check_finite("scores", scores)
+    objective = as_objective(objective)
     if not epsilon >= 0:
         raise ValueError(f"epsilon must be zero or a positive number, got {epsilon!r}")
     positives = as_positives(positives)
-    scores = scores.detach()
     weights = score_weights(objective, scores, positives)
+    scores = scores.detach()
     counts = objective.num_contributing(weights, scores, positives, epsilon).double()
     strength = weights.abs().double()
     on_negatives = strength.scatter(1, positives.index, 0)

@@ -5,16 +5,29 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gradspace.objectives import Objective
-from gradspace.positives import Positives
+from gradspace.checks import check_finite, check_scores
+from gradspace.objectives import Objective, as_objective
+from gradspace.positives import Positives, as_positives
 
 
-def score_weights(objective: Objective, scores: Tensor, positives: Tensor | Positives) -> Tensor:
+def score_weights(
+    objective: Objective | str, scores: Tensor, positives: Tensor | Positives
+) -> Tensor:
     """w[query, candidate] = d value[query] / d score: negative weights pull, positive ones push.
 
-    Works for losses and for objectives that exist only in gradient space alike.
+    Takes an objective or its name. Works for losses and for objectives that exist only in gradient
+    space alike, also under `torch.no_grad` and `torch.inference_mode`.
     """
-    scores = scores.detach().requires_grad_()
-    with torch.enable_grad():
+    objective = as_objective(objective)
+    check_scores(scores)
+    check_finite("scores", scores)
+    with torch.inference_mode(False), torch.enable_grad():
+        scores = _for_autograd(scores).detach().requires_grad_()
+        positives = as_positives(positives).each(_for_autograd)
         (weights,) = torch.autograd.grad(objective(scores, positives).sum(), scores)
     return weights
+
+
+def _for_autograd(values: Tensor) -> Tensor:
+    """What autograd may keep: a copy of a tensor that was made under inference mode."""
+    return values.clone() if values.is_inference() else values

@@ -55,6 +55,10 @@ class ClipLoss(nn.Module):
         image_ids: Ids | None = None,
         text_ids: Ids | None = None,
     ) -> Tensor | dict[str, Tensor]:
+        if logit_scale is None:
+            raise ValueError(
+                "logit_scale must be a tensor, got None; pass the one that the model returns"
+            )
         images, texts = as_computed(image_features), as_computed(text_features)
         if self.learn_scale:
             images = images * logit_scale

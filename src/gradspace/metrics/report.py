@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gradspace.checks import check_count
 from gradspace.execution.tiles import Scores, as_scores, blocks
 from gradspace.execution.two_stage import TwoStageScores
 from gradspace.metrics.ranking import PositiveRanks, rank_both, rank_rows, ranks
@@ -38,6 +39,7 @@ def mean_average_precision(
     The precision at a positive is its rank among the positives over its rank among all, ties halved
     in both; positives that rank behind k are left out; the sum is divided by min(k, positives).
     """
+    check_count("k", k)
     return _mean_average_precision(rank_rows(scores, positives), k)
 
 
@@ -180,6 +182,8 @@ def _direction(found: PositiveRanks, ks: Sequence[int]) -> DirectionReport:
 
 
 def _recall(best: Tensor, ks: Sequence[int]) -> dict[int, float]:
+    for k in ks:
+        check_count("every k of ks", k)
     return {k: 100 * float((best <= k).double().mean()) for k in ks}
 
 

@@ -44,6 +44,10 @@ def objective(name: str, **parameters: Any) -> Objective:
     >>> objective("triplet-hard", margin=0.3)
     HardestTriplet(margin=0.3)
     """
+    if not isinstance(name, str):
+        raise ValueError(
+            f"the name of an objective must be a string, got {name!r}; gs.objectives() lists them"
+        )
     if name in LOSSES:
         build = LOSSES[name].build
         return build(**checked(name, parameters_of(build), parameters))
@@ -52,6 +56,17 @@ def objective(name: str, **parameters: Any) -> Objective:
         known = [info.name for info in objectives()]
         raise ValueError(f"unknown objective {name!r}; {suggestion(name, known, 'there are')}")
     return _goal(triplet, pair, parameters)
+
+
+def as_objective(given: Objective | str) -> Objective:
+    """An objective as it is, or the one of that name with its defaults."""
+    if isinstance(given, str):
+        return objective(given)
+    if not isinstance(given, Objective):
+        raise ValueError(
+            f"expected an objective or its name, got {given!r}; gs.objectives() lists the names"
+        )
+    return given
 
 
 def objectives() -> tuple[ObjectiveInfo, ...]:

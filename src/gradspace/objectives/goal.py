@@ -51,6 +51,17 @@ class Goal(Objective):
             if self.relative:
                 m_negative = self.relative.m_negative(n, *of_relative)
                 m = (self.relative.m_positive(positive, n), m_negative)
-            positive_weight, negative_weight = self.pair_weight(p, n, *m)
+            positive_weight, negative_weight = self._pair_weights(p, n, *m)
             weight = self.triplet_weight(p, n)
         return positive.sum((weight * (negative_weight * n - positive_weight * p)).where(exists, 0))
+
+    def _pair_weights(self, *scores: Tensor) -> tuple[Tensor, Tensor]:
+        """P+ and P-; one tensor would be taken apart by its rows."""
+        found: Any = self.pair_weight(*scores)
+        if not isinstance(found, tuple | list) or len(found) != 2:
+            got = len(found) if isinstance(found, tuple | list) else f"a {type(found).__name__}"
+            raise ValueError(
+                f"pair weight {self.name.partition('/')[2]!r} must return two tensors, the weight "
+                f"of the positive and that of the negative, got {got}"
+            )
+        return found[0], found[1]
