@@ -294,10 +294,52 @@ def test_a_model_that_was_moved_or_changed(
 @pytest.mark.parametrize("text", ["", "{}", '{"format": 1}', "[]"])
 def test_a_damaged_record(tmp_path: Path, text: str) -> None:
     (tmp_path / "index.json").write_text(text)
-    with pytest.raises(ValueError, match=r"index.json is damaged"):
+    said = r"index.json is damaged \([^(\n]{,60}\): delete the folder, or index into a new one$"
+    with pytest.raises(ValueError, match=said):
         open_index(tmp_path)
+    with pytest.raises(ValueError, match="is no index: make one with"):
+        open_index(tmp_path / "index.json")
     with pytest.raises(ValueError, match="is no index: make one with `gradspace index RUN"):
         open_index(tmp_path / "none")
+
+
+def test_vectors_of_nobody_knows_which_model(
+    model: Path, system: System, photos: Path, tmp_path: Path
+) -> None:
+    index, _ = bring_up_to_date(tmp_path / "index", model, system, photos)
+    (index.folder / "index.json").unlink()
+    with pytest.raises(ValueError, match=r"index has vectors but no index.json.*into a new one"):
+        bring_up_to_date(index.folder, model, system, photos)
+
+
+def test_metadata_comes_changes_and_goes(
+    model: Path, system: System, photos: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "index"
+    bring_up_to_date(out, model, system, photos)
+    facts = [tmp_path / "facts.csv", tmp_path / "renamed.csv"]
+    facts[0].write_text("path,year\n000.png,2020\n")
+    facts[1].write_text("path,year\n000.png,2021\n")
+    for metadata, year in [(facts[0], 2020), (facts[1], 2021), (None, None)]:
+        collection = photo_folder(photos, metadata)
+        index = create_index(out, model, system, collection)
+        assert update_index(index, collection, system) == Outcome(changed=1, unchanged=9)
+        [found] = open_index(out).engine.get(["000.png"])
+        assert found is not None
+        assert found[0].metadata.get("year") == year
+        assert open_index(out).record.collection == collection.record
+
+
+def test_an_index_of_the_same_folder_typed_otherwise(
+    model: Path, system: System, photos: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "link").symlink_to(photos)
+    index, _ = bring_up_to_date(tmp_path / "index", model, system, photos)
+    record = index.folder / "index.json"
+    record.write_text(record.read_text().replace(str(photos), f"{photos}/../link"))
+    for typed in (photos, photos / ".." / "photos", tmp_path / "link"):
+        _, outcome = bring_up_to_date(index.folder, model, system, typed)
+        assert outcome == Outcome(unchanged=10)
 
 
 def test_a_damaged_index_is_known_when_it_is_opened(
@@ -360,6 +402,8 @@ def test_with_conditions(searcher: Searcher) -> None:
         (Query("  "), "a query is a sentence, a picture, or an item"),
         (Query(like="none.png"), "there is no item 'none.png' in index"),
         (Query("a", picture_weight=2), "picture_weight is 2; give 0 to 1"),
+        (Query("\udcff\udcfe"), r"the query '\\udcff\\udcfe' is no text: write it in UTF-8"),
+        (Query(like="\udcff"), r"the query '\\udcff' is no text: write it in UTF-8"),
     ],
 )
 def test_queries_that_are_none(searcher: Searcher, query: Query, message: str) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet
 import pytest
 from PIL import ExifTags, Image
 
@@ -11,6 +13,8 @@ from gradspace.recipes import DataRecipe
 from gradspace.search.collection import (
     caption_file,
     dataset_split,
+    identity,
+    is_album,
     open_collection,
     photo_folder,
     with_facts,
@@ -39,6 +43,73 @@ def test_a_photo_that_has_changed_has_another_fingerprint(photos: Path) -> None:
     (photos / "000.png").write_bytes((photos / "002.png").read_bytes())
     after = {item.key: item.fingerprint for item in photo_folder(photos).items}
     assert [key for key in before if before[key] != after[key]] == ["000.png"]
+
+
+@pytest.mark.parametrize("place", ["", "index", "below/index"])
+def test_an_index_among_the_photos_is_left_out(photos: Path, place: str) -> None:
+    before = photo_folder(photos).items
+    index = photos / place
+    for part in ("thumbnails/a0", "segments"):
+        (index / part).mkdir(parents=True)
+        (index / part / "small.jpg").write_bytes(b"")
+    (index / "index.json").write_text("{}")
+    assert photo_folder(photos).items == before
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "album"),
+    [
+        ("facts.csv", b"path,year\n000.png,2020\n", True),
+        ("facts.csv", "Datei,Größe\n".encode("latin-1"), True),
+        ("facts.tsv", b"", True),
+        ("dataset.json", b'{"year": 2020}', True),
+        ("any.csv", b'"image","caption"\n000.png\n', False),
+        ("any.csv", b"file,caption\n000.png,a dog\n", False),
+        ("any.tsv", b"\nimage\tcaption\n", False),
+        ("captions.csv", b"path,year\n", False),
+        ("dataset_mine.json", b'{"images": [{"file', False),
+        ("train_ims.npy", b"", False),
+        ("passages.tsv", b"", False),
+    ],
+)
+def test_photos_with_other_tables_are_no_dataset(
+    photos: Path, tmp_path: Path, name: str, content: bytes, album: bool
+) -> None:
+    (photos / "more.csv").write_text("path,place\n")
+    (photos / name).write_bytes(content)
+    assert is_album(photos) is album
+    (tmp_path / "none").mkdir()
+    (tmp_path / "none" / name).write_bytes(content)
+    assert not is_album(tmp_path / "none"), "there are no photos"
+
+
+def test_photos_with_a_table_of_parquet(photos: Path) -> None:
+    table = photos / "facts.parquet"
+    pyarrow.parquet.write_table(pa.table({"path": ["000.png"]}), table)
+    assert is_album(photos)
+    pyarrow.parquet.write_table(pa.table({"image": ["000.png"], "caption": ["a"]}), table)
+    assert not is_album(photos)
+    table.write_bytes(table.read_bytes()[:-10])
+    with pytest.raises(ValueError, match=r"facts.parquet is not a complete Parquet file"):
+        is_album(photos)
+
+
+def test_a_collection_is_the_same_however_its_path_is_typed(photos: Path, tmp_path: Path) -> None:
+    (photos / "captions.csv").write_text("image,caption\n000.png,a\n002.png,b\nbelow/001.png,c\n")
+    (tmp_path / "c.txt").write_text("a dog\n")
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path)
+    for typed in (link, tmp_path / "photos" / ".."):
+        assert photo_folder(typed / "photos").record == photo_folder(photos).record
+        assert caption_file(typed / "c.txt").record == caption_file(tmp_path / "c.txt").record
+        data = DataRecipe(source=str(typed / "photos"))
+        plain = dataset_split(DataRecipe(source=str(photos)), "test").record
+        assert dataset_split(data, "test").record == plain
+        earlier = {"data": {"source": str(typed / "photos")}, "split": "test"}
+        assert identity(earlier) == identity(plain)
+        earlier = {"photos": str(typed / "photos"), "metadata": "/facts.csv"}
+        assert identity(earlier) == identity(photo_folder(photos).record)
+    assert identity({"photos": "/a"}) != identity({"photos": "/b"})
 
 
 def test_links_out_of_the_folder_are_files_like_others_but_folders_are_not_followed(

@@ -63,6 +63,44 @@ def test_captions_and_metadata(model: Path, photos: Path, tmp_path: Path) -> Non
     assert [hit["key"] for hit in found] == ["000.png"]
 
 
+def test_photos_with_a_table_of_their_own(model: Path, photos: Path, tmp_path: Path) -> None:
+    table, out = photos / "facts.csv", tmp_path / "index"
+    table.write_text("path,year\n000.png,2020\n")
+    assert json.loads(run("index", model, photos, "--out", out, "--metadata", table, "--json"))
+    found = json.loads(run("search", out, "a", "--where", "year>=2020", "--json"))
+    assert [hit["key"] for hit in found] == ["000.png"]
+    shown = run("index", model, photos, "--out", out)
+    assert "has no file of captions: indexed as photos" in shown
+    assert "10 items (0 added, 1 changed, 0 removed, 9 unchanged, 0 left out)" in shown
+    table.write_text("file,caption\n000.png,a dog\n")
+    said = refused("index", model, photos, "--out", tmp_path / "other")
+    assert "facts.csv has the columns file, caption; expected image and caption" in said
+    run("index", model, photos, "--out", photos / "index", "--metadata", _facts(tmp_path))
+    again = run("index", model, photos, "--out", photos / "index", "--metadata", _facts(tmp_path))
+    assert "10 items (0 added, 0 changed, 0 removed, 10 unchanged, 0 left out)" in again
+
+
+def _facts(folder: Path) -> Path:
+    (folder / "facts.csv").write_text("path,year\n000.png,2020\n")
+    return folder / "facts.csv"
+
+
+def test_names_do_nothing_to_a_terminal(model: Path, photos: Path, tmp_path: Path) -> None:
+    (photos / "000.png").rename(photos / "\x1b]0;me\x07\u202e[b] é.png")
+    (photos / "[b]\x1b[2J.png").write_bytes(b"no picture")
+    album = photos.rename(tmp_path / "al\x1b[2Jbum")
+    shown = run("index", model, album, "--out", tmp_path / "index")
+    assert "left out: image '[b]\\x1b[2J.png' in " in shown
+    assert "/al\\x1b[2Jbum is broken" in shown
+    shown += run("search", tmp_path / "index", "a")
+    assert "\\x1b]0;me\\x07\\u202e[b] é.png" in shown
+    (tmp_path / "c.txt").write_text("a \x1b[31mred\x1b[0m ball\n")
+    run("index", model, tmp_path / "c.txt", "--out", tmp_path / "captions")
+    shown += run("search", tmp_path / "captions", "a")
+    assert "a \\x1b[31mred\\x1b[0m ball" in shown
+    assert not set(shown) & {"\x1b", "\x07", "\u202e"}
+
+
 def test_other_engines(model: Path, photos: Path, tmp_path: Path) -> None:
     pytest.importorskip("faiss")
     out = tmp_path / "approximate"
@@ -104,10 +142,16 @@ def test_mistakes_get_one_sentence(model: Path, photos: Path, tmp_path: Path) ->
     flags = ("--out", out, "--metadata", "facts.csv")
     assert "--metadata is for a folder" in refused("index", model, "scenes", *flags)
     assert not out.exists()
+    file = tmp_path / "afile"
+    file.write_text("")
+    for place in (file, file / "index"):
+        said = refused("index", model, photos, "--out", place)
+        assert f"{file} is a file, and an index is a folder: choose another --out" in said
     run("index", model, photos, "--out", out)
     assert "is no index: make one with" in refused("search", tmp_path, "a")
     assert "cannot be read as an image" in refused("search", out, "none.jpg")
     assert "say what to search for" in refused("search", out)
+    assert "is no text: write it in UTF-8" in refused("search", out, "\udcff\udcfe")
     assert "a condition is a field" in refused("search", out, "a", "--where", "year")
     assert "there is no item 'x.png'" in refused("search", out, "--like", "x.png")
     vectors = next(out.glob("segments/*/vectors.npy"))

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import io
 import re
+from pathlib import Path
 
 import pytest
 from fastapi import FastAPI
 from PIL import Image
 from serve.asking import answered, ask, file_path, get, keys, post, sentence
-from serve.fakes import COLOURS, HOSTILE, as_bytes, make_searcher
+from serve.fakes import COLOURS, HOSTILE, WIDTH, MemoryEngine, as_bytes, make_searcher
 
+from gradspace.search.local import LocalEngine
 from gradspace.serve.app import make_app
 from gradspace.serve.pictures import read_picture
 
@@ -78,6 +80,21 @@ def test_a_picture_finds_what_looks_like_it(app: FastAPI) -> None:
         assert all("blue" in key for key in found), kind
 
 
+@pytest.mark.parametrize("kind", ["", "application/octet-stream"])
+def test_a_picture_of_which_nothing_is_said(app: FastAPI, kind: str) -> None:
+    blue = Image.new("RGB", (40, 30), COLOURS["blue"])
+    for own in ("JPEG", "WEBP", "BMP"):
+        assert "blue" in keys(post(app, as_bytes(blue, own), kind, k=1))[0]
+    assert "no picture of a known format" in sentence(post(app, b"a text", kind), 415)
+
+
+def test_a_picture_that_is_no_file(app: FastAPI) -> None:
+    (answer,) = ask(
+        app, ("POST", "/api/search", {"files": {"picture": (None, b"x.jpg")}, "data": {"k": "1"}})
+    )
+    assert sentence(answer, 422) == "picture: should be a file, got 'x.jpg'"
+
+
 def test_a_picture_and_a_sentence(app: FastAPI) -> None:
     blue = as_bytes(Image.new("RGB", (40, 30), COLOURS["blue"]))
     assert keys(post(app, blue, q="ring", k=1)) == ["edges & more/blue ring #15.jpg"]
@@ -134,6 +151,23 @@ def test_pictures_are_written_anew() -> None:
 def test_a_file_that_is_gone(app: FastAPI) -> None:
     answer = get(app, file_path("/pictures", "shapes", "broken.jpg"))
     assert sentence(answer, 404) == "the file of 'broken.jpg' is gone or broken"
+
+
+def test_an_index_that_was_moved_away(tmp_path: Path) -> None:
+    searcher = make_searcher()
+    engine = LocalEngine(tmp_path / "index", WIDTH)
+    given = searcher.index.engine
+    assert isinstance(given, MemoryEngine)
+    engine.put(given.items, given.vectors)
+    object.__setattr__(searcher.index, "engine", engine)
+    app = make_app([searcher])
+    assert keys(get(app, "/api/search", q="a red circle", k=1)) == [RED]
+    paths = ["/api/search?q=red", "/api/indexes", file_path("/api/items", "shapes", RED)]
+    (tmp_path / "index").rename(tmp_path / "moved")
+    for path in paths:
+        assert "the index has been moved or deleted" in sentence(get(app, path), 503)
+    (tmp_path / "moved").rename(tmp_path / "index")
+    assert answered([get(app, path) for path in paths]) == [200] * 3
 
 
 def test_explanations(app: FastAPI) -> None:

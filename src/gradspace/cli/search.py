@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,6 +25,7 @@ from gradspace.search.collection import (
     Collection,
     caption_file,
     dataset_split,
+    is_album,
     photo_folder,
 )
 from gradspace.search.contract import Hit, Kind
@@ -34,6 +36,8 @@ from gradspace.search.where import parse_condition
 from gradspace.system import is_pretrained, load_system
 
 MOST_BROKEN_SHOWN = 10
+OBEYED = re.compile("[\0-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+"""Characters that a terminal does not show but does: control, and the direction of writing."""
 
 
 def add_to(app: typer.Typer) -> None:
@@ -131,14 +135,17 @@ def _collection(model: Path, source: str | None, split: str, metadata: Path | No
     place = Path(source)
     if place.is_file() and place.suffix == ".txt":
         return caption_file(place)
-    if is_dataset(source):
-        return dataset_split(DataRecipe(source=source), split)
-    return photo_folder(place, metadata)
+    if metadata is not None or not is_dataset(source):
+        return photo_folder(place, metadata)
+    if is_dataset(place) and is_album(place):
+        errors.print(_shown(f"{place} has no file of captions: indexed as photos"), soft_wrap=True)
+        return photo_folder(place)
+    return dataset_split(DataRecipe(source=source), split)
 
 
 def _show_outcome(out: Path, items: int, outcome: Outcome) -> None:
     for reason in outcome.broken[:MOST_BROKEN_SHOWN]:
-        errors.print(f"left out: {reason}", style="yellow", highlight=False, soft_wrap=True)
+        errors.print(_shown(f"left out: {reason}"), style="yellow", soft_wrap=True)
     left = len(outcome.broken) - MOST_BROKEN_SHOWN
     if left > 0:
         errors.print(f"left out: {left} more (--json lists all)", style="yellow", highlight=False)
@@ -238,5 +245,10 @@ def _show_hits(hits: Sequence[Hit], kind: Kind) -> None:
         first, *more = item.text.split("\n")
         caption = f"{first} (+{len(more)})" if more else first
         shown = (item.key, caption) if kind == "image" else (item.text, item.image)
-        table.add_row(str(rank), f"{hit.score:.3f}", *map(Text, shown))  # brackets are no markup
+        table.add_row(str(rank), f"{hit.score:.3f}", *map(_shown, shown))
     console.print(table)
+
+
+def _shown(text: str) -> Text:
+    """As it is: brackets are no markup, and what a terminal would obey is escaped."""
+    return Text(OBEYED.sub(lambda found: found[0].encode("unicode_escape").decode(), text))

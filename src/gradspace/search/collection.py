@@ -18,12 +18,16 @@ from PIL import ExifTags, Image
 from gradspace.data.dataset import Split, digest
 from gradspace.data.image_files import ImageFolder, StoredImages, image_endings
 from gradspace.data.open import open_recipe
+from gradspace.data.readers.table import SUFFIXES
 from gradspace.recipes import DataRecipe
 from gradspace.search.contract import Item
 from gradspace.search.where import Value
 
 MOST_LISTED = 200
 """Characters of a caption that serve as its key; of a longer one the beginning and a digest."""
+
+PARTS_OF_AN_INDEX = ("segments", "thumbnails")
+"""Folders beside an index.json."""
 
 
 @dataclass(frozen=True)
@@ -62,11 +66,19 @@ def open_collection(record: Mapping[str, Any]) -> Collection:
     return dataset_split(DataRecipe.model_validate(record["data"]), record["split"])
 
 
+def identity(record: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a collection is, however its paths were typed; its metadata may come, change and go."""
+    if "data" in record:
+        data = DataRecipe.model_validate(record["data"])
+        return {**record, "data": _with_resolved_paths(data)}
+    return {what: str(Path(p).resolve()) for what, p in record.items() if what != "metadata"}
+
+
 # --- photos -------------------------------------------------------------------------------------
 
 
 def photo_folder(folder: Path, metadata: Path | str | None = None) -> Collection:
-    """Every image file below a folder; hidden files and folders are left out.
+    """Every image file below a folder; hidden files and folders, and indexes, are left out.
 
     `metadata` is a CSV file with a column `path` and any others, of which items can be chosen.
     """
@@ -76,18 +88,50 @@ def photo_folder(folder: Path, metadata: Path | str | None = None) -> Collection
     files = dict(_image_files(folder))
     if not files:
         raise ValueError(f"there are no image files in {folder}, nor in the folders in it")
-    names = sorted(name for name in files if _is_text(name))
+    names = sorted(name for name in files if is_text(name))
     problems = [f"the name of {name!r} is no text" for name in sorted(set(files) - set(names))]
     items = [_photo(name, files[name], known.get(name, {})) for name in names]
     images = StoredImages(ImageFolder(folder), names)
-    record = {"photos": str(folder.absolute())}
+    record = {"photos": str(folder.resolve())}
     if metadata:
-        record["metadata"] = str(Path(metadata).absolute())
+        record["metadata"] = str(Path(metadata).resolve())
     return Collection(record, _split(folder.name, images=names, stored=images), items, problems)
 
 
-def _is_text(name: str) -> bool:
-    """A file's name may be any bytes."""
+def is_album(folder: Path) -> bool:
+    """Whether a folder has photos, and no captions of them; a damaged file of captions is one."""
+    return (
+        folder.is_dir()
+        and not any(_has_captions(path) for path in folder.iterdir() if path.is_file())
+        and any(_image_files(folder))
+    )
+
+
+def _has_captions(path: Path) -> bool:
+    """Whether a file is of a dataset by its name, its columns or its keys."""
+    if path.suffix == ".json":
+        return path.name.startswith("dataset") and b'"images"' in path.read_bytes()
+    if path.suffix in SUFFIXES:
+        return path.stem in ("captions", "passages") or "caption" in _columns(path)
+    return path.name.endswith("_ims.npy")
+
+
+def _columns(table: Path) -> Sequence[str]:
+    if table.suffix == ".parquet":
+        import pyarrow.parquet  # slow to import, and few tables are Parquet
+
+        try:
+            names: list[str] = pyarrow.parquet.read_schema(table).names
+        except pyarrow.ArrowException as error:
+            raise ValueError(f"{table} is not a complete Parquet file: {error}") from error
+        return names
+    with table.open(encoding="utf-8-sig", errors="replace", newline="") as file:
+        rows = csv.reader(file, delimiter="\t" if table.suffix == ".tsv" else ",")
+        return next(filter(None, rows), [])
+
+
+def is_text(name: str) -> bool:
+    """What comes from the system, as a file's name, may be any bytes."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -97,7 +141,8 @@ def _is_text(name: str) -> bool:
 
 def _image_files(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
     for place, folders, files in os.walk(folder):
-        folders[:] = [name for name in folders if not name.startswith(".")]
+        of_an_index = PARTS_OF_AN_INDEX if "index.json" in files else ()
+        folders[:] = [n for n in folders if not n.startswith(".") and n not in of_an_index]
         for name in files:
             path = Path(place, name)
             if (
@@ -159,7 +204,7 @@ def caption_file(path: Path) -> Collection:
     if not captions:
         raise ValueError(f"{path} has no captions: write one a line")
     items = [Item(_caption_key(caption), "caption", text=caption) for caption in captions]
-    return Collection({"captions": str(path.absolute())}, _split(path.name, captions), items)
+    return Collection({"captions": str(path.resolve())}, _split(path.name, captions), items)
 
 
 def _caption_key(caption: str) -> str:
@@ -186,16 +231,16 @@ def dataset_split(data: DataRecipe, name: str) -> Collection:
         Item(name, "image", "\n".join(own), name, digest([name], own))
         for name, own in zip(split.image_names, captions, strict=True)
     ]
-    record = {"data": _with_absolute_paths(data), "split": name}
+    record = {"data": _with_resolved_paths(data), "split": name}
     return Collection(record, split, [*images, *of_captions])
 
 
-def _with_absolute_paths(data: DataRecipe) -> dict[str, Any]:
+def _with_resolved_paths(data: DataRecipe) -> dict[str, Any]:
     """An index is searched from anywhere."""
     found = data.model_dump(mode="json", exclude_none=True)
     for name in ("source", "images", "features"):
         if name in found and Path(found[name]).expanduser().exists():
-            found[name] = str(Path(found[name]).expanduser().absolute())
+            found[name] = str(Path(found[name]).expanduser().resolve())
     return found
 
 

@@ -39,6 +39,10 @@ class Hit:
     score: float
 
 
+class IndexGone(OSError):  # noqa: N818
+    """The files of an index that is open have been moved or deleted."""
+
+
 class Engine(Protocol):
     """Holds the items of an index with their vectors, and finds those that score highest.
 

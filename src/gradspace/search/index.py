@@ -7,7 +7,6 @@ thumbnails/     small pictures of the images
 
 from __future__ import annotations
 
-import json
 import re
 import secrets
 from collections.abc import Mapping
@@ -21,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from gradspace.files import write_atomically
 from gradspace.runs import Run
-from gradspace.search.collection import Collection, open_collection
+from gradspace.search.collection import Collection, identity, open_collection
 from gradspace.search.contract import Engine, Kind
 from gradspace.search.engines import absolute_address, open_engine
 from gradspace.search.local import LocalEngine
@@ -109,6 +108,7 @@ def create_index(
     engine: str | None = None,
 ) -> Index:
     """A new index, or the one in the folder where it is of the same model and collection."""
+    _check_place(folder)
     kinds: list[Kind] = ["image"] if collection.split.image_names else []
     kinds += ["caption"] if collection.split.captions else []
     record = IndexRecord(
@@ -138,13 +138,25 @@ def _table_name(name: str) -> str:
     return f"index_{plain[:20]}_{secrets.token_hex(4)}"
 
 
+def _check_place(folder: Path) -> None:
+    for place in (folder, *folder.parents):
+        if place.is_file():
+            raise ValueError(f"{place} is a file, and an index is a folder: choose another --out")
+    segments = folder / "segments" / "segments.json"
+    if segments.exists() and not (folder / "index.json").exists():
+        raise ValueError(
+            f"{folder} has vectors but no index.json, which says of which model they are: delete "
+            "the folder, or index into a new one"
+        )
+
+
 def _check_same(folder: Path, old: IndexRecord, new: IndexRecord) -> None:
     if old.digest != new.digest:
         raise ValueError(
             f"{folder} is an index of another model, {old.model}: vectors of two models cannot be "
             "compared; index into a new folder"
         )
-    if old.collection != new.collection:
+    if identity(old.collection) != identity(new.collection):
         raise ValueError(
             f"{folder} is an index of {_described(old.collection)}, not of "
             f"{_described(new.collection)}: index into a new folder"
@@ -165,14 +177,17 @@ def _described(collection: Mapping[str, Any]) -> str:
 def read_record(folder: Path) -> IndexRecord:
     path = folder / "index.json"
     try:
-        return IndexRecord.model_validate(json.loads(path.read_text(encoding="utf-8")))
-    except FileNotFoundError as error:
+        return IndexRecord.model_validate_json(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise ValueError(
             f"{folder} is no index: make one with `gradspace index RUN PHOTOS --out {folder}`"
         ) from error
-    except (ValidationError, ValueError, OSError) as error:
-        reason = " ".join(str(error).split())
-        raise ValueError(f"{path} is damaged ({reason}): index again") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        reason = ": ".join([*map(str, first["loc"]), first["msg"]])
+        raise ValueError(
+            f"{path} is damaged ({reason}): delete the folder, or index into a new one"
+        ) from error
 
 
 def open_index(folder: Path) -> Index:

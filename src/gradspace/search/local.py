@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from gradspace.files import only_writer, sync_folder, write_atomically
 from gradspace.search.approximate import IndexKind, build
-from gradspace.search.contract import Hit, Item, Kind, Vectors
+from gradspace.search.contract import Hit, IndexGone, Item, Kind, Vectors
 from gradspace.search.exact import Found
 from gradspace.search.items import (
     as_table,
@@ -66,7 +66,9 @@ class LocalEngine:
         """Of the current version, which another process may have written."""
         try:
             state = (self.folder / "segments.json").stat()
-        except FileNotFoundError:
+        except FileNotFoundError as error:
+            if self._seen is not None:
+                raise IndexGone(f"{self.folder} has been moved or deleted") from error
             return []
         if (state.st_ino, state.st_mtime_ns) != self._seen:
             self._segments = self._open_segments()

@@ -15,6 +15,7 @@ from gradspace.data.feature_files import FeatureFile
 from gradspace.data.pixels import CentreCrop
 from gradspace.embedding import embed_captions, embed_pictures
 from gradspace.explain import Explanation, explain_pair
+from gradspace.search.collection import is_text
 from gradspace.search.contract import Hit, Kind
 from gradspace.search.index import Index, model_digest, open_index
 from gradspace.search.where import Condition
@@ -144,6 +145,9 @@ def _check_queries(queries: Sequence[Query], given: set[int]) -> None:
     for number, query in enumerate(queries):
         if number not in given:
             raise ValueError("a query is a sentence, a picture, or an item to find more like it")
+        for given_text in (query.text, query.like):
+            if not is_text(given_text):
+                raise ValueError(f"the query {given_text!r} is no text: write it in UTF-8")
         if not 0 <= query.picture_weight <= 1:
             raise ValueError(f"picture_weight is {query.picture_weight}; give 0 to 1")
 

@@ -17,14 +17,14 @@ from PIL import Image
 
 from gradspace import __version__
 from gradspace.data.image_files import TooManyPixels
-from gradspace.search.contract import Hit
+from gradspace.search.contract import Hit, IndexGone
 from gradspace.search.searcher import Query, Searcher
 from gradspace.serve import schemas
 from gradspace.serve.desk import Desk
 from gradspace.serve.guard import FormRoute, Guard
 from gradspace.serve.limits import Limits
 from gradspace.serve.metrics import Metrics
-from gradspace.serve.pictures import CONTENT_TYPES, as_jpeg, read_picture
+from gradspace.serve.pictures import CONTENT_TYPES, UNTOLD, UnknownFormat, as_jpeg, read_picture
 
 STATIC = Path(__file__).parent / "static"
 ERRORS = {
@@ -33,7 +33,10 @@ ERRORS = {
     413: ("too large", "a request has at most 20 MiB: send a smaller picture"),
     415: ("no picture", "a picture is image/jpeg, image/png ..., got 'text/plain'"),
     422: ("not understood", "k: should be less than or equal to 200, got '500'"),
-    503: ("too much to do", "too many requests are waiting: ask again in a second"),
+    503: (
+        "too much to do, or the index is gone",
+        "too many requests are waiting: ask again in a second",
+    ),
 }
 JPEG = {200: {"content": {"image/jpeg": {}}, "description": "a JPEG"}, 304: {"description": "same"}}
 
@@ -68,6 +71,7 @@ def make_app(
     app.state.desk = desk
     app.add_middleware(Guard, metrics=metrics, body_bytes=limits.body_bytes, hosts=hosts)
     app.add_exception_handler(RequestValidationError, _not_understood)
+    app.add_exception_handler(IndexGone, _gone)
     _add_searches(app, desk)
     _add_items(app, desk)
     _add_the_rest(app, desk, metrics)
@@ -127,7 +131,7 @@ def _add_searches(app: FastAPI, desk: Desk) -> None:
 
 
 def _add_items(app: FastAPI, desk: Desk) -> None:
-    @app.get("/api/indexes", responses=_errors(400), tags=["indexes"])
+    @app.get("/api/indexes", responses=_errors(400, 503), tags=["indexes"])
     async def indexes() -> list[schemas.IndexAnswer]:
         """All indexes of this server; the first one is searched by default."""
         return [
@@ -184,13 +188,15 @@ def _add_the_rest(app: FastAPI, desk: Desk, metrics: Metrics) -> None:
 
 async def _read(desk: Desk, file: UploadFile) -> Image.Image:
     kind = file.content_type or ""
-    if kind.partition(";")[0].strip().lower() not in CONTENT_TYPES:
+    if kind.partition(";")[0].strip().lower() not in (*CONTENT_TYPES, *UNTOLD):
         known = ", ".join(CONTENT_TYPES)
         raise HTTPException(415, f"a picture is one of {known}, got {kind[:100]!r}")
     try:
         return await desk.in_thread(read_picture, file.file, desk.limits.picture_pixels)
     except TooManyPixels as error:
         raise HTTPException(413, str(error)) from error
+    except UnknownFormat as error:
+        raise HTTPException(415, str(error)) from error
     except ValueError as error:
         raise HTTPException(422, str(error)) from error
 
@@ -227,8 +233,15 @@ async def _not_understood(request: Request, error: Exception) -> JSONResponse:
     field = str(first["loc"][1]) if len(first["loc"]) > 1 else "the request"
     said = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
     got = first.get("input")
+    if said.startswith("Expected UploadFile"):
+        said = "should be a file"
     if first["type"] == "extra_forbidden":
         said = "there is no such parameter"
     elif isinstance(got, str) and "got" not in said:
         said += f", got {got[:100]!r}"
     return JSONResponse({"detail": f"{field}: {said}"}, 422)
+
+
+async def _gone(request: Request, error: Exception) -> JSONResponse:
+    sentence = "the index has been moved or deleted: put it back, or start the server again"
+    return JSONResponse({"detail": sentence}, 503)

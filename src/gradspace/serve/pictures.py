@@ -17,7 +17,13 @@ CONTENT_TYPES = {
     "image/png": "PNG",
     "image/webp": "WEBP",
 }
+UNTOLD = ("", "application/octet-stream")
+"""What senders say of a file that they know nothing about."""
 LONGEST_SIDE = 1600
+
+
+class UnknownFormat(ValueError):  # noqa: N818
+    """A file that is no picture, or one of another kind."""
 
 
 def read_picture(file: IO[bytes], most_pixels: int) -> Image.Image:
@@ -32,7 +38,7 @@ def read_picture(file: IO[bytes], most_pixels: int) -> Image.Image:
         ) from error
     except UnidentifiedImageError as error:
         known = ", ".join(sorted(formats))
-        raise ValueError(f"the file is no picture of a known format: {known}") from error
+        raise UnknownFormat(f"the file is no picture of a known format: {known}") from error
     except Exception as error:  # a damaged file can make a decoder raise anything
         raise ValueError(f"the picture is broken: {error}") from error
 
