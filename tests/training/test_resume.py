@@ -139,7 +139,7 @@ def test_a_full_disk_loses_nothing(whole: Run, tmp_path: Path) -> None:
     assert "File too large" in failed.stderr
     assert "Traceback" not in failed.stderr
     assert steps_saved(run) == before
-    assert not [path for path in run.folder.iterdir() if path.name.startswith(".")]
+    assert [path.name for path in run.folder.glob(".*")] == [".lock"]
     finish(start("--resume", run.folder))
     assert_same(run, whole)
 
