@@ -73,14 +73,13 @@ class Run:
     @property
     def has_begun(self) -> bool:
         """Is there more of its training than a look at the weights it starts from?"""
-        lines = self.metrics() if self.metrics_file.exists() else ()
-        return self.last.exists() or any(line["kind"] != "start" for line in lines)
+        return self.last.exists() or any(line["kind"] != "start" for line in self.metrics())
 
     def recipe(self) -> Recipe:
         return make_recipe(read_toml(self.recipe_file), str(self.recipe_file))
 
     def metrics(self) -> Iterator[dict[str, Any]]:
-        """Every line of metrics.jsonl."""
+        """Every line of metrics.jsonl; none before the first measurement."""
         return _complete_lines(self.metrics_file)
 
     def log(self, *, events: Events | None = None, **values: Any) -> None:
@@ -198,6 +197,8 @@ def _numbers(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
 
 def _complete_lines(path: Path) -> Iterator[dict[str, Any]]:
     """All lines but a last one that a killed process did not finish."""
+    if not path.exists():
+        return
     for line in path.read_text(encoding="utf-8").splitlines():
         try:
             yield json.loads(line)

@@ -10,6 +10,7 @@ import pytest
 from data.examples import FLICKR8K, NAMES, needs_flickr8k, write_images, write_table, zip_folder
 
 from gradspace.data import Dataset, Split, open_dataset
+from gradspace.data.open import is_dataset
 
 EVERY = [name for names in NAMES.values() for name in names]
 
@@ -199,6 +200,26 @@ def test_bad_files_are_explained(folder: Path, name: str, content: bytes, messag
     (folder / name).write_bytes(content)
     with pytest.raises(ValueError, match=message):
         open_dataset(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "found"),
+    [
+        ("facts.csv", b"path,year\n000.png,2020\n", False),
+        ("facts.csv", "Datei,Gr\u00f6\u00dfe\n".encode("latin-1"), False),
+        ("facts.tsv", b"", False),
+        ("facts.parquet", b"half of one", False),
+        ("any.csv", b"file,caption\n000.png,a dog\n", True),
+        ("any.tsv", b"\nimage\tcaption\n", True),
+        ("captions.csv", b"path,year\n", True),
+    ],
+)
+def test_other_tables_are_no_captions(
+    name: str, content: bytes, found: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "more.csv").write_text("path,place\n")
+    (tmp_path / name).write_bytes(content)
+    assert is_dataset(tmp_path) is found
 
 
 def test_a_folder_with_two_tables_is_not_guessed(folder: Path) -> None:

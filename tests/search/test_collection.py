@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet
 import pytest
 from PIL import ExifTags, Image
 
@@ -14,7 +12,6 @@ from gradspace.search.collection import (
     caption_file,
     dataset_split,
     identity,
-    is_album,
     open_collection,
     photo_folder,
     with_facts,
@@ -54,44 +51,6 @@ def test_an_index_among_the_photos_is_left_out(photos: Path, place: str) -> None
         (index / part / "small.jpg").write_bytes(b"")
     (index / "index.json").write_text("{}")
     assert photo_folder(photos).items == before
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "album"),
-    [
-        ("facts.csv", b"path,year\n000.png,2020\n", True),
-        ("facts.csv", "Datei,Größe\n".encode("latin-1"), True),
-        ("facts.tsv", b"", True),
-        ("dataset.json", b'{"year": 2020}', True),
-        ("any.csv", b'"image","caption"\n000.png\n', False),
-        ("any.csv", b"file,caption\n000.png,a dog\n", False),
-        ("any.tsv", b"\nimage\tcaption\n", False),
-        ("captions.csv", b"path,year\n", False),
-        ("dataset_mine.json", b'{"images": [{"file', False),
-        ("train_ims.npy", b"", False),
-        ("passages.tsv", b"", False),
-    ],
-)
-def test_photos_with_other_tables_are_no_dataset(
-    photos: Path, tmp_path: Path, name: str, content: bytes, album: bool
-) -> None:
-    (photos / "more.csv").write_text("path,place\n")
-    (photos / name).write_bytes(content)
-    assert is_album(photos) is album
-    (tmp_path / "none").mkdir()
-    (tmp_path / "none" / name).write_bytes(content)
-    assert not is_album(tmp_path / "none"), "there are no photos"
-
-
-def test_photos_with_a_table_of_parquet(photos: Path) -> None:
-    table = photos / "facts.parquet"
-    pyarrow.parquet.write_table(pa.table({"path": ["000.png"]}), table)
-    assert is_album(photos)
-    pyarrow.parquet.write_table(pa.table({"image": ["000.png"], "caption": ["a"]}), table)
-    assert not is_album(photos)
-    table.write_bytes(table.read_bytes()[:-10])
-    with pytest.raises(ValueError, match=r"facts.parquet is not a complete Parquet file"):
-        is_album(photos)
 
 
 def test_a_collection_is_the_same_however_its_path_is_typed(photos: Path, tmp_path: Path) -> None:

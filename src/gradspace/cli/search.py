@@ -25,7 +25,6 @@ from gradspace.search.collection import (
     Collection,
     caption_file,
     dataset_split,
-    is_album,
     photo_folder,
 )
 from gradspace.search.contract import Hit, Kind
@@ -137,9 +136,6 @@ def _collection(model: Path, source: str | None, split: str, metadata: Path | No
         return caption_file(place)
     if metadata is not None or not is_dataset(source):
         return photo_folder(place, metadata)
-    if is_dataset(place) and is_album(place):
-        errors.print(_shown(f"{place} has no file of captions: indexed as photos"), soft_wrap=True)
-        return photo_folder(place)
     return dataset_split(DataRecipe(source=source), split)
 
 

@@ -97,8 +97,7 @@ def _is_finished(cell: Cell, out: Path, comparison: Comparison) -> bool:
 def _is_trained(run: Run) -> bool:
     """To its end; one that was stopped may have been evaluated as well, by `gradspace report`."""
     last = stages(run.recipe())[-1].end - 1
-    lines = run.metrics() if run.metrics_file.exists() else ()
-    return any(line["kind"] == "epoch" and line["epoch"] == last for line in lines)
+    return any(line["kind"] == "epoch" and line["epoch"] == last for line in run.metrics())
 
 
 @dataclass(frozen=True)

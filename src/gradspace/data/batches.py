@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gradspace.data.captions import Encode, EncodedCaptions
-from gradspace.data.dataset import Indices, Split, check_finite, gather_features
+from gradspace.data.dataset import Indices, Split, check_features, gather_features
 from gradspace.data.loader import Loader
 from gradspace.data.order import CaptionsPerImage, Plan, epoch_order
 from gradspace.data.passages import PassageTokens
@@ -209,8 +209,8 @@ def _load_images(
             return split.features.on_device(indices)
         rows = gather_features(split.features, indices)
         with np.errstate(all="ignore"):
-            sums: NDArray[np.float32] = rows.reshape(len(rows), -1).sum(1)
-        check_finite(split, indices, np.isfinite(sums))
+            sums: NDArray[np.float32] = rows.sum(tuple(range(1, rows.ndim)))
+        check_features(split, indices, np.isfinite(sums))
         return torch.from_numpy(rows)
     assert split.images is not None
     loaded = map(split.images.load, indices.tolist())

@@ -122,7 +122,7 @@ def gather_features(features: Features, indices: Indices) -> NDArray[np.float32]
     return np.stack([features.load(int(index)) for index in indices])
 
 
-def check_finite(split: Split, indices: Indices, finite: NDArray[np.bool_]) -> None:
+def check_features(split: Split, indices: Indices, finite: NDArray[np.bool_]) -> None:
     """That features are numbers; `finite` tells it for each of the images."""
     if not finite.all():
         name = split.image_names[int(indices[finite.argmin()])]

@@ -15,7 +15,7 @@ from gradspace.data.dataset import (
     Features,
     Indices,
     Split,
-    check_finite,
+    check_features,
     gather_features,
 )
 
@@ -65,7 +65,7 @@ def _kept(split: Split, device: torch.device) -> Split:
         return split
     found = resident(split.features, device)
     finite = found.rows.flatten(1).isfinite().all(1).cpu().numpy()
-    check_finite(split, np.arange(len(finite)), finite)
+    check_features(split, np.arange(len(finite)), finite)
     return replace(split, features=found)
 
 

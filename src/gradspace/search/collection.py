@@ -18,7 +18,6 @@ from PIL import ExifTags, Image
 from gradspace.data.dataset import Split, digest
 from gradspace.data.image_files import ImageFolder, StoredImages, image_endings
 from gradspace.data.open import open_recipe
-from gradspace.data.readers.table import SUFFIXES
 from gradspace.recipes import DataRecipe
 from gradspace.search.contract import Item
 from gradspace.search.where import Value
@@ -96,38 +95,6 @@ def photo_folder(folder: Path, metadata: Path | str | None = None) -> Collection
     if metadata:
         record["metadata"] = str(Path(metadata).resolve())
     return Collection(record, _split(folder.name, images=names, stored=images), items, problems)
-
-
-def is_album(folder: Path) -> bool:
-    """Whether a folder has photos, and no captions of them; a damaged file of captions is one."""
-    return (
-        folder.is_dir()
-        and not any(_has_captions(path) for path in folder.iterdir() if path.is_file())
-        and any(_image_files(folder))
-    )
-
-
-def _has_captions(path: Path) -> bool:
-    """Whether a file is of a dataset by its name, its columns or its keys."""
-    if path.suffix == ".json":
-        return path.name.startswith("dataset") and b'"images"' in path.read_bytes()
-    if path.suffix in SUFFIXES:
-        return path.stem in ("captions", "passages") or "caption" in _columns(path)
-    return path.name.endswith("_ims.npy")
-
-
-def _columns(table: Path) -> Sequence[str]:
-    if table.suffix == ".parquet":
-        import pyarrow.parquet  # slow to import, and few tables are Parquet
-
-        try:
-            names: list[str] = pyarrow.parquet.read_schema(table).names
-        except pyarrow.ArrowException as error:
-            raise ValueError(f"{table} is not a complete Parquet file: {error}") from error
-        return names
-    with table.open(encoding="utf-8-sig", errors="replace", newline="") as file:
-        rows = csv.reader(file, delimiter="\t" if table.suffix == ".tsv" else ",")
-        return next(filter(None, rows), [])
 
 
 def is_text(name: str) -> bool:

@@ -15,6 +15,7 @@ import csv
 import hashlib
 import io
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -66,7 +67,15 @@ def _files(path: Path) -> list[Path]:
         for file in path.iterdir()
         if file.suffix in SUFFIXES and file.stem not in ("passages", "questions")
     )
-    return [file for file in tables if file.stem == "captions"] or tables
+    named = [file for file in tables if file.stem == "captions"]
+    return named or [file for file in tables if "caption" in _columns(file)]
+
+
+def _columns(file: Path) -> Sequence[str]:
+    """None where it cannot be read: photos may lie beside tables of any kind."""
+    with suppress(ValueError):
+        return next(_rows(file), (0, []))[1]
+    return []
 
 
 @reader(
@@ -97,7 +106,7 @@ def open_table(
 
 
 def _read(file: Path) -> Table:
-    rows = _parquet_rows(file) if file.suffix == ".parquet" else _text_rows(file)
+    rows = _rows(file)
     _, header = next(rows, (0, []))
     if not {"image", "caption"} <= set(header):
         raise ValueError(
@@ -113,6 +122,10 @@ def _read(file: Path) -> Table:
             detail = f"{len(fields)} fields instead of {len(header)}"
             table.problems.append(Problem("malformed row", "", where, detail))
     return table
+
+
+def _rows(file: Path) -> Iterator[tuple[int, list[str]]]:
+    return _parquet_rows(file) if file.suffix == ".parquet" else _text_rows(file)
 
 
 def _text_rows(file: Path) -> Iterator[tuple[int, list[str]]]:
