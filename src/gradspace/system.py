@@ -70,7 +70,7 @@ def prepare_system(run: Run, recipe: Recipe, dataset: Dataset, device: torch.dev
 
 def new_system(recipe: Recipe, dataset: Dataset, run: Run, device: torch.device) -> System:
     """Build what the recipe describes, and write into the run what is needed to load it again."""
-    train = _training_split(dataset)
+    train = dataset.split("train")
     torch.manual_seed(recipe.seed)
     words, text_input = _new_text_side(recipe, train, run)
     system = _assemble(recipe, _image_input(recipe, train), text_input, words, device)
@@ -170,13 +170,6 @@ def empty_system(run: Run, feature_shape: Sequence[int] | None, device: torch.de
 
 def default_device() -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-
-def _training_split(dataset: Dataset) -> Split:
-    if "train" not in dataset.splits:
-        found = ", ".join(dataset.splits)
-        raise ValueError(f"{dataset.name} has no split train to learn from, only {found}")
-    return dataset.splits["train"]
 
 
 def _image_input(recipe: Recipe, train: Split) -> ImageInput:

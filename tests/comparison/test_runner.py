@@ -60,7 +60,7 @@ def test_a_run_that_fails_does_not_hold_up_the_others(tmp_path: Path) -> None:
     jobs = run([task(tmp_path / "a", nowhere), task(tmp_path / "b"), split])
     assert [job.state for job in jobs] == ["failed", "finished", "failed"]
     assert "nowhere does not exist" in jobs[0].problem
-    assert "has no split 'val' to evaluate on, only train, dev, test" in jobs[2].problem
+    assert "has no split 'val', only train, dev, test" in jobs[2].problem
     assert Run(tmp_path / "b").results("test").is_file()
     assert Run(tmp_path / "b").analysis.is_file()
     other = task(tmp_path / "b", small_recipe(training={"epochs": 2}))

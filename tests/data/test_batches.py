@@ -248,7 +248,7 @@ def test_loaders_can_be_sent_to_other_processes(with_images: Split) -> None:
 def test_what_a_split_lacks_is_named(with_images: Split) -> None:
     with pytest.raises(ValueError, match="split 'train' has no images; leave pixels out"):
         batches(pixels=RandomCrop())
-    with pytest.raises(ValueError, match="split 'train' has no features; give pixels"):
+    with pytest.raises(ValueError, match="has no features, and the model reads features"):
         image_batches(replace(with_images, features=None), batch_size=8)
 
 

@@ -128,6 +128,38 @@ def test_features_are_computed_once_and_trained_on(
     assert trained.returncode == 0, trained.stderr
 
 
+def test_data_and_features_of_a_run_may_lie_elsewhere(
+    photos: Path, tmp_path: Path, backbone: Path
+) -> None:
+    features, run = tmp_path / "features", tmp_path / "run"
+    made = here("data", "features", photos, "--backbone", backbone, "--out", features)
+    assert made.returncode == 0, made.stderr
+    trained = here(
+        *("train", "--data", photos, "--set", f"data.features={features}", "--out", run),
+        *("--set", "training.batch_size=4", "--set", "training.epochs=1"),
+        *("--set", "model.width=16"),
+    )
+    assert trained.returncode == 0, trained.stderr
+    before = here("evaluate", run, "--json").stdout
+    elsewhere = photos.rename(tmp_path / "moved")
+    moved = features.rename(tmp_path / "moved-features")
+    assert f"{photos} does not exist" in refused("evaluate", run)
+    assert "reads features: give them as --features" in refused(
+        "evaluate", run, "--data", elsewhere
+    )
+    options = ("--data", elsewhere, "--features", moved)
+    assert here("evaluate", run, *options, "--json").stdout == before
+    vectors, lists = tmp_path / "test.safetensors", tmp_path / "lists.safetensors"
+    for command in (
+        ("embed", run, *options, "--out", vectors),
+        ("mine", run, *options, "--out", lists, "--top-texts", "2", "--top-images", "2"),
+        ("index", run, elsewhere, "--features", moved, "--out", tmp_path / "index"),
+    ):
+        done = here(*command)
+        assert done.returncode == 0, done.stderr
+    assert load_embeddings(vectors).images.shape == (3, 16)
+
+
 def test_fine_tuning_goes_on_from_a_run_on_features(
     photos: Path, tmp_path: Path, backbone: Path
 ) -> None:

@@ -15,11 +15,14 @@ from torch import Tensor
 from gradspace import processes
 from gradspace.cli.shared import (
     AsJson,
+    Data,
     Device,
+    Features,
     console,
     open_recipe_data,
     process_group,
     progress_bar,
+    run_data,
     torch_device,
 )
 from gradspace.data.dataset import Split
@@ -36,8 +39,6 @@ from gradspace.execution.tiles import PairScores, Scores
 from gradspace.execution.two_stage import TwoStageScores
 from gradspace.metrics import retrieval_report
 from gradspace.metrics.eccv import eccv_caption_report
-from gradspace.recipes import DataRecipe
-from gradspace.runs import open_run
 from gradspace.scoring import Found, Parts, mean_scores, represent_split, rerank_split
 from gradspace.system import System, is_pretrained, load_system
 
@@ -47,10 +48,6 @@ Runs = Annotated[
         metavar="RUN...",
         help="Folders of trained runs; or CLIP, SigLIP ... as they are, a folder or hub name.",
     ),
-]
-Data = Annotated[
-    str | None,
-    typer.Option(help="Another dataset than the one the run was trained on; a name or a path."),
 ]
 SplitName = Annotated[str, typer.Option("--split", help="train, dev or test.")]
 
@@ -63,6 +60,7 @@ def add_to(app: typer.Typer) -> None:
 def evaluate(
     runs: Runs,
     data: Data = None,
+    features: Features = None,
     split: SplitName = "test",
     folds: Annotated[int, typer.Option(min=1, help="Mean over so many parts (COCO 1K: 5).")] = 1,
     eccv: Annotated[
@@ -86,14 +84,14 @@ def evaluate(
 ) -> None:
     """Retrieval metrics of a run, both ways; of several runs by the mean of their scores."""
     with process_group():
-        chosen = _open_split(runs[0], data, split)
+        chosen = _open_split(runs[0], data, features, split)
         if propose and rerank:
             raise ValueError("give --propose or --rerank, not both: the run proposes for itself")
         folders = [*runs, propose] if propose else runs
         members = []
         for folder in folders:
             system = load_system(folder, torch_device(device))
-            members.append(_represent(system, _open_split(folder, data, split)))
+            members.append(_represent(system, _open_split(folder, data, features, split)))
         for folder, member in zip(folders, members, strict=True):
             if list(member.captions) != list(members[0].captions):
                 raise ValueError(f"{folder} was trained on other data than {runs[0]}: give --data")
@@ -199,6 +197,7 @@ def embed(
         list[Path] | None, typer.Option("--image", help="A picture of your own; repeat for more.")
     ] = None,
     data: Data = None,
+    features: Features = None,
     split: SplitName = "test",
     device: Device = None,
 ) -> None:
@@ -209,7 +208,7 @@ def embed(
             found = _own_embeddings(system, texts or [], images or [])
             what = f"{len(found.image_names)} images and {len(found.captions)} texts"
         else:
-            found = _embed(run, _open_split(run, data, split), device)
+            found = _embed(run, _open_split(run, data, features, split), device)
             what = f"images and texts, {list(found.images.shape)} and {list(found.texts.shape)},"
         if processes.is_first():
             save_embeddings(out, found)
@@ -230,15 +229,11 @@ def _own_embeddings(system: System, texts: list[str], images: list[Path]) -> Emb
     )
 
 
-def _open_split(folder: Path, data: str | None, name: str) -> Split:
+def _open_split(folder: Path, data: str | None, features: Path | None, name: str) -> Split:
     """A split of the data that a run was trained on, or of other data."""
     if data is None and is_pretrained(folder):
         raise ValueError(f"{folder} is a pretrained model and no run: give the dataset as --data")
-    recipe = DataRecipe(source=data) if data else open_run(folder).recipe().data
-    dataset = open_recipe_data(recipe)
-    if name not in dataset.splits:
-        raise ValueError(f"{dataset.name} has no split {name!r}, only {', '.join(dataset.splits)}")
-    return dataset.splits[name]
+    return open_recipe_data(run_data(folder, data, features)).split(name)
 
 
 def _embed(folder: Path, split: Split, device: str | None) -> Embeddings:

@@ -13,11 +13,14 @@ from rich.table import Table
 from gradspace import processes
 from gradspace.cli.shared import (
     AsJson,
+    Data,
     Device,
+    Features,
     console,
     open_recipe_data,
     process_group,
     progress_bar,
+    run_data,
     torch_device,
 )
 from gradspace.data.dataset import Dataset, Split
@@ -34,7 +37,7 @@ from gradspace.mining import (
 )
 from gradspace.recipes import DataRecipe
 from gradspace.report.audit import write_audit
-from gradspace.runs import Run, open_run
+from gradspace.runs import Run
 from gradspace.scoring import Found, Parts, represent_split
 from gradspace.system import load_system
 from gradspace.training.second_round import weights_digest
@@ -48,9 +51,8 @@ def mine(
     source: Annotated[
         Path, typer.Argument(metavar="RUN", help="A trained run, or a file of `gradspace embed`.")
     ],
-    data: Annotated[
-        str | None, typer.Option(help="Another dataset than the one the run was trained on.")
-    ] = None,
+    data: Data = None,
+    features: Features = None,
     split: Annotated[str, typer.Option(help="The split to mine.")] = "train",
     top_texts: Annotated[int, typer.Option(min=1, help="Captions in the list of an image.")] = 300,
     top_images: Annotated[int, typer.Option(min=1, help="Images in the list of a caption.")] = 60,
@@ -81,12 +83,12 @@ def mine(
     """
     with process_group():
         run = Run(source) if source.is_dir() else None
-        dataset = _dataset(run, data)
+        dataset = open_recipe_data(run_data(source, data, features)) if run or data else None
         found, about = _represent(source, run, dataset, split, device)
         path = out or (source / "lists.safetensors" if run else source.with_suffix(".lists"))
         lengths: dict[str, Any] = {"top_texts": top_texts, "top_images": top_images}
         if propose is not None:
-            proposed = _proposed(propose, data, split, device)
+            proposed = _proposed(propose, run_data(propose, data, features), split, device)
             lists = _mine_proposed(path, proposed, found, about, lengths, proposals)
         else:
             lists = _mine(path, found, lengths, about, approximate)
@@ -110,24 +112,16 @@ def mine(
         )
 
 
-def _dataset(run: Run | None, data: str | None) -> Dataset | None:
-    if data is not None:
-        return open_recipe_data(DataRecipe(source=data))
-    return open_recipe_data(open_run(run.folder).recipe().data) if run else None
-
-
 def _represent(
     source: Path, run: Run | None, dataset: Dataset | None, split: str, device: str | None
 ) -> tuple[Found, dict[str, str]]:
     """What is mined, and where it comes from."""
     if run is None or dataset is None:
         return load_embeddings(source), {"embeddings": source.name}
-    if split not in dataset.splits:
-        there_are = ", ".join(dataset.splits)
-        raise ValueError(f"{dataset.name} has no split {split!r}, only {there_are}")
+    chosen = dataset.split(split)
     system = load_system(run.folder, torch_device(device))
     with progress_bar("embedding") as progress:
-        found = represent_split(system, dataset.splits[split], progress)
+        found = represent_split(system, chosen, progress)
     weights = weights_digest(run.best)
     return found, {"dataset": dataset.name, "split": split, "weights": weights}
 
@@ -156,17 +150,12 @@ def _mine(
         return lists
 
 
-def _proposed(folder: Path, data: str | None, split: str, device: str | None) -> Embeddings:
+def _proposed(folder: Path, data: DataRecipe, split: str, device: str | None) -> Embeddings:
     """By a run that embeds, of the split of the data that it was trained on, or of other data."""
-    dataset = _dataset(Run(folder), data)
-    assert dataset is not None
-    if split not in dataset.splits:
-        there_are = ", ".join(dataset.splits)
-        raise ValueError(f"{dataset.name} has no split {split!r}, only {there_are}")
+    chosen = open_recipe_data(data).split(split)
+    system = load_system(folder, torch_device(device))
     with progress_bar("embedding") as progress:
-        return embed_split(
-            load_system(folder, torch_device(device)), dataset.splits[split], progress
-        )
+        return embed_split(system, chosen, progress)
 
 
 def _mine_proposed(

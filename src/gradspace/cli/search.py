@@ -14,11 +14,18 @@ from PIL import Image
 from rich.table import Table
 from rich.text import Text
 
-from gradspace.cli.shared import AsJson, Device, console, errors, progress_bar, torch_device
+from gradspace.cli.shared import (
+    AsJson,
+    Device,
+    Features,
+    console,
+    errors,
+    progress_bar,
+    run_data,
+    torch_device,
+)
 from gradspace.data.image_files import decode, image_endings
 from gradspace.data.open import is_dataset
-from gradspace.recipes import DataRecipe
-from gradspace.runs import open_run
 from gradspace.search.approximate import IndexKind
 from gradspace.search.build import Outcome, update_index
 from gradspace.search.collection import (
@@ -61,6 +68,7 @@ def index(
     *,
     out: Annotated[Path, typer.Option(help="Folder of the index: new, or to bring up to date.")],
     split: Annotated[str, typer.Option(help="Which split of a dataset.")] = "test",
+    features: Features = None,
     metadata: Annotated[
         Path | None,
         typer.Option(help="CSV with a column path and others, for photos: see `search --where`."),
@@ -88,7 +96,7 @@ def index(
     interrupted at any moment: what is indexed is found, and the next start goes on.
     """
     system = load_system(model, torch_device(device))
-    collection = _collection(model, source, split, metadata)
+    collection = _collection(model, source, split, metadata, features)
     made = create_index(out, model, system, collection, name=name, engine=engine)
     workers = _num_workers(system.device.type) if num_workers is None else num_workers
     try:
@@ -124,19 +132,21 @@ def _num_workers(device: str) -> int:
     return max(1, min(8, cores - 1)) if device == "cuda" else 1
 
 
-def _collection(model: Path, source: str | None, split: str, metadata: Path | None) -> Collection:
+def _collection(
+    model: Path, source: str | None, split: str, metadata: Path | None, features: Path | None
+) -> Collection:
     if metadata is not None and (source is None or not Path(source).is_dir()):
         raise ValueError("--metadata is for a folder of photos")
     if source is None:
         if is_pretrained(model):
             raise ValueError(f"{model} is no run with a dataset of its own: say what to index")
-        return dataset_split(open_run(model).recipe().data, split)
+        return dataset_split(run_data(model, None, features), split)
     place = Path(source)
     if place.is_file() and place.suffix == ".txt":
         return caption_file(place)
     if metadata is not None or not is_dataset(source):
         return photo_folder(place, metadata)
-    return dataset_split(DataRecipe(source=source), split)
+    return dataset_split(run_data(model, source, features), split)
 
 
 def _show_outcome(out: Path, items: int, outcome: Outcome) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated
 
 import torch
@@ -15,6 +16,7 @@ from gradspace import processes
 from gradspace.data.dataset import Dataset
 from gradspace.data.open import open_recipe
 from gradspace.recipes import DataRecipe
+from gradspace.runs import open_run
 
 console = Console()
 errors = Console(stderr=True)
@@ -22,6 +24,14 @@ errors = Console(stderr=True)
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 Device = Annotated[
     str | None, typer.Option(help="cpu or cuda; the GPU by default where there is one.")
+]
+Data = Annotated[
+    str | None,
+    typer.Option(help="Another dataset than the one the run was trained on; a name or a path."),
+]
+Features = Annotated[
+    Path | None,
+    typer.Option(help="Features of other data than the run was trained on, or in another place."),
 ]
 
 
@@ -67,6 +77,12 @@ def _own_gpu(name: str) -> torch.device:
         )
     torch.cuda.set_device(number)
     return torch.device("cuda", number)
+
+
+def run_data(run: Path, data: str | None, features: Path | None) -> DataRecipe:
+    """The data that a run was trained on, or what is given in its place."""
+    recipe = DataRecipe(source=data) if data else open_run(run).recipe().data
+    return recipe.model_copy(update={"features": features}) if features else recipe
 
 
 def open_recipe_data(data: DataRecipe) -> Dataset:

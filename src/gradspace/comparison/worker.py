@@ -163,9 +163,7 @@ def evaluate_run(
     run: Run, dataset: Dataset, device: torch.device, split: str = "test", folds: int = 1
 ) -> None:
     """Write the results of a run and its analysis, where they are missing."""
-    if split not in dataset.splits:
-        there_are = ", ".join(dataset.splits)
-        raise ValueError(f"{dataset.name} has no split {split!r} to evaluate on, only {there_are}")
+    chosen = dataset.split(split)
     system = load_system(run.folder, device)
     if not run.analysis.exists():
         train_split = dataset.splits["train"]
@@ -175,10 +173,10 @@ def evaluate_run(
         analysis = analyse_run(objective, found, train_split, recipe.training)
         save_analysis(run.analysis, analysis)
     if not run.results(split, folds).exists():
-        found, reranked = represent_split(system, dataset.splits[split]), None
+        found, reranked = represent_split(system, chosen), None
         if isinstance(system.model, Reranker) and isinstance(found, Embeddings):
-            reranked = rerank_split(system, dataset.splits[split], found, RERANKED)
-        results = measure(found, dataset.splits[split], dataset.name, folds, reranked)
+            reranked = rerank_split(system, chosen, found, RERANKED)
+        results = measure(found, chosen, dataset.name, folds, reranked)
         save_results(run.results(split, folds), results)
 
 

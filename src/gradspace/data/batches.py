@@ -234,6 +234,6 @@ def _check_images(split: Split, pixels: Pixels | PassageTokens | None) -> None:
         )
     if pixels is None and split.features is None:
         raise ValueError(
-            f"split {split.name!r} has no features; give pixels to use its images, "
-            "or open the dataset with features"
+            f"split {split.name!r} has no features, and the model reads features: give them as "
+            "--features or data.features"
         )

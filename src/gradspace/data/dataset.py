@@ -83,6 +83,11 @@ class Dataset:
     problems: tuple[Problem, ...] = ()
     """What is not in the splits because something is wrong with it."""
 
+    def split(self, name: str) -> Split:
+        if name not in self.splits:
+            raise ValueError(f"{self.name} has no split {name!r}, only {', '.join(self.splits)}")
+        return self.splits[name]
+
 
 def make_split(
     name: str,

@@ -37,7 +37,7 @@ class FeatureFile:
 
     def __init__(self, path: Path) -> None:
         if not path.is_file():
-            raise ValueError(f"there is no feature file {path}")
+            raise ValueError(f"there is no feature file {path.absolute()}")
         try:
             rows = np.lib.format.open_memmap(path, mode="r")
         except (ValueError, OSError) as error:

@@ -132,8 +132,8 @@ def _find_reader(
         raise ValueError(f"{source} looks like {names} at once: give the file with the captions")
     built_in = ", ".join(repr(r.name) for r in READERS.values() if not r.recognises)
     layouts = "; ".join(reader.looks_for for reader in on_disk)
-    what = "is in no known layout" if path.exists() else "does not exist"
-    raise ValueError(f"{source} {what}: give {built_in}, or a path to one of: {layouts}")
+    known = "is in no known layout" if path.exists() else "does not exist"
+    raise ValueError(f"{path.absolute()} {known}: give {built_in}, or a path to one of: {layouts}")
 
 
 def _with(dataset: Dataset, features: Mapping[str, Features]) -> Dataset:

@@ -182,10 +182,7 @@ def _caption_key(caption: str) -> str:
 
 def dataset_split(data: DataRecipe, name: str) -> Collection:
     """The images and captions of a split, as training reads them."""
-    dataset = open_recipe(data)
-    if name not in dataset.splits:
-        raise ValueError(f"{dataset.name} has no split {name!r}, only {', '.join(dataset.splits)}")
-    split = dataset.splits[name]
+    split = open_recipe(data).split(name)
     if split.passages is not None:
         raise ValueError("passages are not indexed yet: give photos, captions or a dataset of both")
     captions: list[list[str]] = [[] for _ in split.image_names]
