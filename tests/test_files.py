@@ -23,6 +23,14 @@ def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
     assert [p.name for p in path.parent.iterdir()] == ["file.txt"]
 
 
+def test_a_full_disk_is_named_with_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "file.txt"
+    with pytest.raises(OSError) as refused, write_atomically(path):
+        raise OSError(28, "No space left on device")
+    assert refused.value.filename == str(path)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_one_at_a_time_makes_a_file(tmp_path: Path) -> None:
     path, made = tmp_path / "lists", list[int]()
 

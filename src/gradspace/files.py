@@ -26,8 +26,10 @@ def write_atomically(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
         os.chmod(part, 0o666 & ~_umask())
         os.replace(part, path)
         _sync(path.parent)
-    except BaseException:
+    except BaseException as error:
         Path(part).unlink(missing_ok=True)  # an interruption may come when it is moved already
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = str(path)  # a full disk does not say which file it had no room for
         raise
 
 

@@ -68,7 +68,8 @@ def test_nothing_is_trained_while_files_are_missing(tmp_path: Path) -> None:
 def test_a_study_ends_with_the_best_point_and_a_map(tmp_path: Path) -> None:
     recipe, out = tmp_path / "study.toml", tmp_path / "out"
     recipe.write_text(STUDY)
-    output = run("compare", recipe, "--out", out)
+    change = "model.word_width=12"
+    output = run("compare", recipe, "--out", out, "--set", change)
     rows = load_table(out / "results.parquet")
     found = {row.objective: row.value for row in rows if row.metric == "rsum"}
     assert {row.split for row in rows} == {"dev", "train"}, "test stays unseen"
@@ -81,7 +82,8 @@ def test_a_study_ends_with_the_best_point_and_a_map(tmp_path: Path) -> None:
     assert best == f"triplet margin={margin} learning_rate={rate}"
     with Image.open(out / "study.png") as picture:
         assert len(np.unique(np.asarray(picture.convert("L")))) > 20
-    assert (out / "study.html").is_file()
+    assert change in output
+    assert change in (out / "study.html").read_text(), "the page says what the recipe does not"
 
 
 @pytest.mark.slow

@@ -64,10 +64,15 @@ def _run(arguments: list[str]) -> int | str | None:
         if debug:
             traceback.print_exc()
         else:
-            message = " ".join(str(error).split()) or type(error).__name__
-            print(f"gradspace: {message}", file=sys.stderr)
+            print(f"gradspace: {_sentence(error)}", file=sys.stderr)
         return 1
     return 0
+
+
+def _sentence(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror and error.filename:
+        return f"{error.filename}: {error.strerror}"
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 def _print_version(wanted: bool) -> None:

@@ -88,10 +88,8 @@ def compare(
     if data is not None:
         chosen, notes = on_data(chosen, data)
         if not check and not any(change.startswith("data.features=") for change in changes):
-            computed = _features(data, backbone, folder, device)
-            changes, notes = [*changes, *computed], [*notes, *computed]
-    if small:
-        notes.append(SMALL)
+            changes += _features(data, backbone, folder, device)
+    notes += ([SMALL] if small else []) + changes
     grid = cells(chosen, str(recipe), overrides=changes, small=small)
     if check:
         raise typer.Exit(_print_needs(chosen, grid, as_json))

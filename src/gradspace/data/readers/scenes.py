@@ -47,6 +47,9 @@ def open_scenes(
 ) -> Dataset:
     """Procedural pictures of toys with five captions each, and detector regions as features."""
     sizes = {"train": num_train, "dev": num_dev, "test": num_test}
+    for split, size in sizes.items():
+        if size < 1:
+            raise ValueError(f"num_{split} is {size}; use 1 or more")
     splits = {
         split: _open_split(
             Scenes(
