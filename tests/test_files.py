@@ -25,7 +25,7 @@ def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
 
 def test_a_full_disk_is_named_with_the_file(tmp_path: Path) -> None:
     path = tmp_path / "file.txt"
-    with pytest.raises(OSError) as refused, write_atomically(path):
+    with pytest.raises(OSError, match="No space") as refused, write_atomically(path):
         raise OSError(28, "No space left on device")
     assert refused.value.filename == str(path)
     assert list(tmp_path.iterdir()) == []

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,8 +15,9 @@ from small_runs import train_small
 from typer.testing import CliRunner
 
 from gradspace.cli import app
+from gradspace.comparison import worker
 from gradspace.comparison.compare import gather
-from gradspace.comparison.results import load_table
+from gradspace.comparison.results import RunResults, load_table, measure
 from gradspace.recipes import make_recipe, read_toml
 
 ROOT = Path(__file__).parents[2]
@@ -105,3 +108,22 @@ def test_runs_that_were_trained_one_by_one(tmp_path: Path) -> None:
         run("report", first.folder, third.folder, "--out", tmp_path / "none.html")
     with pytest.raises(ValueError, match="is neither a run"):
         run("report", tmp_path)
+
+
+def test_weights_that_change_while_they_are_evaluated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = train_small(tmp_path / "run", training={"epochs": 1})
+    found_better = iter([True, False])
+
+    def measured(*given: Any) -> RunResults:
+        if next(found_better):
+            os.utime(run.best, ns=(0, 0))
+        return measure(*given)
+
+    monkeypatch.setattr(worker, "measure", measured)
+    with pytest.raises(ValueError, match="is in training, and found better weights while"):
+        gather([run.folder], torch.device("cpu"))
+    assert not run.results("test").exists()
+    gather([run.folder], torch.device("cpu"))
+    assert run.results("test").exists()
