@@ -27,7 +27,11 @@ from gradspace.positives import as_positives
 
 
 @pytest.mark.parametrize("ties", [False, True])
-def test_ranks_equal_a_brute_force_sort(ties: bool) -> None:
+@pytest.mark.parametrize("many", [0, 100])
+def test_ranks_equal_a_brute_force_sort(
+    ties: bool, many: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gradspace.metrics.ranking.MANY_SLOTS", many)
     for seed in range(500):
         scores, positives = random_batch(seed, 5, 8, ties)
         expected = [
@@ -56,6 +60,22 @@ def embeddings(num_images: int = 30, captions: int = 5, seed: int = 0) -> tuple[
     texts = images.repeat_interleave(captions, 0)
     texts = texts + torch.randn(texts.shape, generator=generator)
     return torch.nn.functional.normalize(images), torch.nn.functional.normalize(texts)
+
+
+@pytest.mark.usefixtures("small_tiles")
+@pytest.mark.parametrize("many", [0, 100])
+def test_classes_with_many_members(many: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that has most of the items, and some that have one."""
+    monkeypatch.setattr("gradspace.metrics.ranking.MANY_SLOTS", many)
+    images, texts = embeddings(40, captions=1)
+    labels = torch.arange(40).clamp(min=28)
+    scores, positives = images @ texts.t(), gs.match_ids(labels, labels)
+    mask = labels[:, None] == labels
+    for found, matrix in zip(
+        rank_both(gs.EmbeddingScores(images, texts), positives), (scores, scores.t()), strict=True
+    ):
+        rows = zip(matrix.tolist(), mask.tolist(), strict=True)
+        assert found.best.tolist() == [oracles.best_rank(row, own) for row, own in rows]
 
 
 @pytest.mark.usefixtures("small_tiles")

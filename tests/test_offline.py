@@ -242,6 +242,12 @@ def test_wrong_shapes_are_one_sentence() -> None:
         gs.RetrievalLoss("offline-triplet")(
             v["I"], v["T"], offline=replace(offline, texts=v["texts"][:6])
         )
+    for wrong, expected in (
+        (v["texts"].float(), r"of torch.float64.*got \[7, 5\] of torch.float32"),
+        (v["texts"] * torch.nan, "offline.texts has NaN or infinite values in 7 of 7 rows"),
+    ):
+        with pytest.raises(ValueError, match=expected):
+            gs.RetrievalLoss("nt-xent")(v["I"], v["T"], offline=replace(offline, texts=wrong))
     with pytest.raises(
         ValueError, match="mined for pairs, image i with text i, got 7 images and 6"
     ):

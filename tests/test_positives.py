@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradspace.positives import Positives, match_ids, match_mask, match_positions
+import gradspace as gs
+from gradspace.execution.choice import Execution
+from gradspace.positives import Positives, match_ids, match_mask, match_positions, stable_ids
 
 ids = st.lists(st.integers(0, 5), min_size=1, max_size=12)
 
@@ -55,6 +60,37 @@ def test_permuted_candidates_are_the_same_pairs() -> None:
 
 def test_positions() -> None:
     assert torch.equal(as_mask(match_positions(3)), torch.eye(3, dtype=torch.bool))
+
+
+@pytest.mark.parametrize(
+    "same",
+    [
+        [3, 1, 2],
+        np.array([3, 1, 2], dtype=object),
+        np.array([3, 1, 2], dtype=np.uint64),
+        torch.tensor([3, 1, 2]).to(torch.uint64),
+        torch.arange(3).repeat_interleave(2)[::2] * 2 - 1,
+    ],
+)
+def test_the_type_of_an_id_changes_nothing(same: Any) -> None:
+    images, texts = torch.eye(3), torch.eye(3).flip(0)
+    expected = stable_ids([int(number) for number in same], torch.device("cpu")).tolist()
+    assert match_ids(expected, same).pairs()[1].tolist() == [0, 1, 2]
+    found = [
+        gs.RetrievalLoss("nt-xent", execution=execution)(images, texts, expected, same)
+        for execution in ("dense", "streamed")
+    ]
+    torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize("execution", ["dense", "streamed"])
+def test_ids_that_are_none(execution: Execution) -> None:
+    loss = gs.RetrievalLoss("nt-xent", execution=execution)
+    for wrong in ([0.0, 1.0], [None, None], np.arange(2)[:, None], np.array([True, 1], object)):
+        with pytest.raises(ValueError, match="ids must be a vector of whole numbers or of names"):
+            loss(torch.eye(2), torch.eye(2), [0, 1], wrong)
+    with pytest.raises(ValueError, match="no image id equals a text id"):
+        loss(torch.eye(2), torch.eye(2), [0, 1], ["0", "1"])
 
 
 @pytest.mark.parametrize("names", [["a", "b"], [1, 2]])

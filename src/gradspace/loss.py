@@ -118,8 +118,6 @@ class RetrievalLoss(nn.Module):
                 offline = offline and offline.each(_unit)
             as_terms = offline.scores(images, texts) if offline and self._has_terms else None
             alone = processes.number == 1 and self.memory is None and (not offline or as_terms)
-            if torch.compiler.is_compiling() and alone:
-                return self._dense(images, texts, image_ids, text_ids, as_terms)
             executor = choose_executor(self.execution, self.tile, images, texts, alone=bool(alone))
             if executor is None:
                 return self._dense(images, texts, image_ids, text_ids, as_terms)
@@ -127,7 +125,10 @@ class RetrievalLoss(nn.Module):
             ids = self._integer_ids(images, texts, image_ids, text_ids, processes)
             sides = Items(images, ids[0]), Items(texts, ids[1])
             extra = offline.items(by_position) if offline and not as_terms else None
-            return self._scaled(*sides, executor, processes, by_position, as_terms, extra)
+            scaled = self._scaled
+            if torch.compiler.is_compiling():  # tiles are no graph, and have nothing to gain by it
+                scaled = torch.compiler.disable(scaled)  # type: ignore[no-untyped-call]
+            return scaled(*sides, executor, processes, by_position, as_terms, extra)
 
     def of_scores(
         self,
@@ -282,7 +283,7 @@ class RetrievalLoss(nn.Module):
     ) -> None:
         check_embeddings(images, texts, may_be_empty=may_be_empty, values=self.checks)
         if offline is not None:
-            offline.check(images, texts)
+            offline.check(images, texts, values=self.checks)
         self._check_pairs(len(images), len(texts), image_ids, text_ids)
 
     def _check_pairs(

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from gradspace.checks import check_ids
+from gradspace.checks import check_finite, check_ids
 from gradspace.execution.distributed import Items
 from gradspace.execution.statistics import OfflineScores
 from gradspace.execution.tiles import as_computed
@@ -36,19 +36,22 @@ class Offline:
     text_ids: Ids
     """Of T- and I~."""
 
-    def check(self, images: Tensor, texts: Tensor) -> None:
+    def check(self, images: Tensor, texts: Tensor, values: bool = True) -> None:
+        """Shapes, types and ids, and that there is no NaN in `values`."""
         if len(images) != len(texts):
             raise ValueError(
                 "offline negatives are mined for pairs, image i with text i, got "
                 f"{len(images)} images and {len(texts)} texts: use one caption per image"
             )
         for name in ("images", "texts", "images_of_texts", "texts_of_images"):
-            shape = getattr(self, name).shape
-            if shape != images.shape:
+            mined: Tensor = getattr(self, name)
+            if mined.shape != images.shape or mined.dtype != images.dtype:
                 raise ValueError(
-                    f"offline.{name} must be {list(images.shape)}, one for each pair of the batch, "
-                    f"got {list(shape)}"
+                    f"offline.{name} must be {list(images.shape)} of {images.dtype}, one for each "
+                    f"pair of the batch, got {list(mined.shape)} of {mined.dtype}"
                 )
+            if values and not torch.compiler.is_compiling():
+                check_finite(f"offline.{name}", mined)
         check_ids("offline.image_ids", self.image_ids, len(images), "pairs")
         check_ids("offline.text_ids", self.text_ids, len(images), "pairs")
 

@@ -120,7 +120,9 @@ def match_ids(query_ids: Ids, candidate_ids: Ids) -> Positives:
     >>> match_ids(["cat", "dog"], ["dog", "cat", "cat"]).pairs()
     (tensor([0, 0, 1]), tensor([1, 2, 0]))
     """
-    query, candidate = _as_integers(query_ids, candidate_ids)
+    on = [ids.device for ids in (query_ids, candidate_ids) if isinstance(ids, Tensor)]
+    where = on[0] if len(on) == 2 else torch.device("cpu")
+    query, candidate = stable_ids(query_ids, where), stable_ids(candidate_ids, where)
     order = candidate.argsort(stable=True)
     in_order = candidate[order]
     first = torch.searchsorted(in_order, query)
@@ -170,26 +172,28 @@ def _maximum(count: Tensor) -> int:
     return int(count.max()) if len(count) else 0
 
 
-def _as_integers(first: Ids, second: Ids) -> tuple[Tensor, Tensor]:
-    if isinstance(first, Tensor) and isinstance(second, Tensor):
-        return first, second.to(first.device)
-    names = np.concatenate([np.asarray(_on_cpu(first)), np.asarray(_on_cpu(second))])
-    _, codes = np.unique(names, return_inverse=True)
-    both = torch.from_numpy(codes.reshape(-1))
-    return both[: len(first)], both[len(first) :]
-
-
 def stable_ids(ids: Ids, device: torch.device) -> Tensor:
     """int64 ids that mean the same in every batch and every process; names by a hash of 64 bits."""
     if not isinstance(ids, Tensor):
-        array = np.asarray(ids)
-        if array.dtype.kind not in "iu":
-            names, places = np.unique(array.astype(str), return_inverse=True)
+        array = _as_array(ids)
+        if array.dtype.kind == "U":
+            names, places = np.unique(array, return_inverse=True)
             digests = b"".join(blake2b(n.encode(), digest_size=8).digest() for n in names)
-            array = np.frombuffer(digests, np.int64)[places.reshape(-1)]
+            array = np.frombuffer(digests, np.int64)[places]
         ids = torch.from_numpy(array.astype(np.int64))
-    return ids.to(device, torch.long)
+    return ids.to(device, torch.long).contiguous()
 
 
-def _on_cpu(ids: Ids) -> Ids:
-    return ids.cpu() if isinstance(ids, Tensor) else ids
+def _as_array(ids: NDArray[Any] | Sequence[int] | Sequence[str]) -> NDArray[Any]:
+    """A vector of whole numbers or of names; a column of a table may hold either as objects."""
+    array = np.asarray(ids)
+    if array.dtype.kind == "O":
+        for kind, same in (((int, np.integer), np.int64), ((str,), str)):
+            if all(issubclass(of, kind) and of is not bool for of in set(map(type, array.flat))):
+                array = array.astype(same)
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iuU"):
+        raise ValueError(
+            "ids must be a vector of whole numbers or of names, got "
+            f"{array.dtype} of shape {list(array.shape)}"
+        )
+    return array

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -13,8 +14,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import gradspace as gs
 from gradspace.execution import choice, streamed
 from gradspace.execution.block import Block, Found, Wanted
-from gradspace.execution.statistics import Hardest
+from gradspace.execution.choice import Execution
+from gradspace.execution.statistics import Hardest, PositiveScores, Statistic, Sum
 from gradspace.execution.streamed import Streamed
+from gradspace.objectives import Objective
+from gradspace.objectives.contract import Reduction
 
 
 @pytest.mark.parametrize("tile", [7, 200])
@@ -73,6 +77,47 @@ def test_nothing_but_positives(name: str) -> None:
     dense = outcome(gs.RetrievalLoss(name, execution="dense"), batch)
     found = outcome(gs.RetrievalLoss(name, execution="streamed", tile=2), batch)
     torch.testing.assert_close(found, dense)
+
+
+@dataclass(frozen=True)
+class AboveTheMean(Objective):
+    """Sum over the negatives of max(s - mean of all queries' mean positive score + 1, 0)."""
+
+    name = "above-the-mean"
+    reduction: ClassVar[Reduction] = "sum"
+
+    def statistics(self, positive: PositiveScores) -> tuple[Statistic, ...]:
+        mean = positive.mean(positive.scores).mean().expand(len(positive.scores), 1)
+        return (Sum(lambda s, m: (s - m + 1).relu(), mean),)
+
+    def value(self, positive: PositiveScores, *statistics: Tensor) -> Tensor:
+        return statistics[0].squeeze(1)
+
+
+def test_one_number_for_all_queries_has_a_gradient_and_differs_between_directions() -> None:
+    batch = embedded()
+    dense = outcome(gs.RetrievalLoss(AboveTheMean(), execution="dense"), batch)
+    found = outcome(gs.RetrievalLoss(AboveTheMean(), execution="streamed", tile=8), batch)
+    torch.testing.assert_close(found, dense)
+
+
+@pytest.mark.parametrize("execution", ["dense", "streamed"])
+def test_not_a_number_is_not_hidden(name: str, execution: Execution) -> None:
+    """Not even where nobody looks for it: a query that sees one would count for nothing."""
+    batch = embedded()
+    batch.texts[7] = torch.nan
+    loss = gs.RetrievalLoss(name, execution=execution, tile=8, checks=False)
+    assert loss(*batch).isnan()
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")
+def test_compiled_code_builds_no_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = embedded()
+    loss = gs.RetrievalLoss("nt-xent", execution="streamed", tile=8)
+    expected = outcome(loss, batch)
+    monkeypatch.setattr(loss, "_dense", None)
+    compiled: Any = torch.compile(loss, backend="eager")
+    torch.testing.assert_close(outcome(compiled, batch), expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])

@@ -104,12 +104,8 @@ def reduce(executor: Executor, block: Block, wanted: Sequence[Wanted]) -> list[R
 
 
 def is_shared(wanted: Sides[Sum | LogSumExp]) -> bool:
-    """Do both sides ask for sums of the same terms, which depend on the score alone?"""
-    if wanted.row is None or wanted.column is None:
-        return False
-    row, column = wanted.row.given, wanted.column.given
-    one_number = row.stride(0) == column.stride(0) == 0
-    return one_number and row.shape[1] == column.shape[1] == 1
+    """Do both sides ask for sums of the same terms?"""
+    return bool(wanted.row and wanted.column and wanted.row.shared and wanted.column.shared)
 
 
 class _Reduce(torch.autograd.Function):

@@ -58,7 +58,7 @@ def reduce(wanted: Statistic, scores: Tensor, positives: Positives) -> Tensor:
         case Hardest():
             negatives = scores.detach().scatter(1, positives.index, -torch.inf)
             index = negatives.argmax(1, keepdim=True)
-            exists = negatives.gather(1, index) > -torch.inf
+            exists = negatives.gather(1, index) != -torch.inf  # NaN stays NaN
             return scores.gather(1, index).where(exists, -torch.inf)
         case Sum():
             terms = (wanted.term(scores, given) for given in torch.split(wanted.given, 1, dim=1))

@@ -348,9 +348,9 @@ def _choose(queries: _Queries, now: _Part, past: _Part, processes: Processes) ->
     index = torch.zeros_like(queries.items.ids)
     for part, offset in ((now, 0), (past, queries.num_candidates)):
         if isinstance(part, Found):
-            better = part.value > value
+            better = (part.value > value) | part.value.isnan()
             value = part.value.where(better, value)
             index = (part.index + offset).where(better, index)
     best, is_mine = processes.highest(value)
-    exists = best > -torch.inf
+    exists = best != -torch.inf
     return _Chosen(index, is_mine & exists, exists)

@@ -50,7 +50,7 @@ class PositiveScores:
 
     @property
     def nothing(self) -> Tensor:
-        """A `given` for terms that need only the score: a column of one zero."""
+        """A `given` for terms that need only the score, and are `shared`: a column of one zero."""
         return self.scores.new_zeros(()).expand(len(self.scores), 1)
 
 
@@ -64,12 +64,14 @@ class Sum:
     """The sum over the negatives of `term(scores, given)`, one column per column of `given`.
 
     `term` is elementwise: it maps scores and one column of `given`, broadcast against each other,
-    to one number per score. The result is [queries, columns of given]. A `given` that is one number
-    expanded for all queries lets both directions share the terms.
+    to one number per score. The result is [queries, columns of given].
     """
 
     term: Callable[[Tensor, Tensor], Tensor]
     given: Tensor
+    shared: bool = False
+    """`given` is one number without a gradient, the same for every query of both directions: then
+    their terms are the same, and are computed once."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,7 @@ class LogSumExp:
 
     term: Callable[[Tensor, Tensor], Tensor]
     given: Tensor
+    shared: bool = False
 
 
 Statistic = Hardest | Sum | LogSumExp

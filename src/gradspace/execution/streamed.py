@@ -155,7 +155,7 @@ class _HardestSoFar:
     def update(self, queries: slice, best: Tensor, first: int, size: int) -> None:
         """From the best of every block of a tile, [queries, blocks]."""
         value, block = best.max(1)
-        better = value > self.value[queries]
+        better = (value > self.value[queries]) | value.isnan()
         self.value[queries] = value.where(better, self.value[queries])
         self.start[queries] = (first + size * block).where(better, self.start[queries])
 
@@ -296,7 +296,7 @@ def _recover(block: Block, start: Tensor) -> Tensor:
         row, slot = inside.nonzero(as_tuple=True)
         scores[row, own[row, slot]] = -torch.inf
         highest, at = scores.max(1)
-        found[rows] = (at + first).where(highest > -torch.inf, -1)
+        found[rows] = (at + first).where(highest != -torch.inf, -1)
     return found
 
 

@@ -29,6 +29,9 @@ from gradspace.execution.tiles import (
 from gradspace.execution.two_stage import TwoStageScores
 from gradspace.positives import Positives, as_positives
 
+MANY_SLOTS = 128
+"""Positives of a query from which on to sort a tile is faster than to compare it with each."""
+
 
 @dataclass(frozen=True)
 class PositiveRanks:
@@ -160,19 +163,32 @@ def _sum_of_signs(source: Scores, rows_p: Tensor, columns_p: Tensor) -> tuple[Te
         for columns in blocks(source.shape[1], width):
             tile = source.tile(rows, columns)
             work = torch.empty_like(tile)
-            for slot in range(rows_p.shape[1]):
-                signs = torch.sub(tile, rows_p[rows, slot, None], out=work).sign_()
-                by_row[rows, slot] += signs.sum(1)
-            for slot in range(columns_p.shape[1]):
-                signs = torch.sub(tile, columns_p[columns, slot], out=work).sign_()
-                by_column[columns, slot] += signs.sum(0)
+            _add_signs(tile, rows_p[rows], by_row[rows], work)
+            _add_signs(tile.t(), columns_p[columns], by_column[columns], work.t())
     return by_row, by_column
+
+
+def _add_signs(tile: Tensor, p: Tensor, total: Tensor, work: Tensor) -> None:
+    """Of every row and slot of p: the sum over the row of sign(score - p)."""
+    if p.shape[1] > MANY_SLOTS:
+        total += _count_signs(tile, p)
+        return
+    for slot in range(p.shape[1]):
+        total[:, slot] += torch.sub(tile, p[:, slot, None], out=work).sign_().sum(1)
+
+
+def _count_signs(tile: Tensor, p: Tensor) -> Tensor:
+    """The same by counting, [rows, slots]: how many are higher, less how many are lower."""
+    ordered, p = tile.sort(1).values.contiguous(), p.contiguous()
+    not_higher = torch.searchsorted(ordered, p, right=True)
+    return tile.shape[1] - not_higher - torch.searchsorted(ordered, p)
 
 
 def _to_ranks(signs: Tensor, p: Tensor, positives: Positives) -> PositiveRanks:
     valid = positives.valid
-    between = (p[:, None, :] - p[:, :, None]).sign().where(valid[:, None, :], 0).sum(2).double()
     num_positives = valid.sum(1, keepdim=True)
+    padded = valid.shape[1] - num_positives
+    between = (_count_signs(p.where(valid, torch.inf), p) - padded).double()
     num_negatives = positives.num_candidates - num_positives
     return PositiveRanks(
         among_negatives=1 + (num_negatives + signs - between) / 2,

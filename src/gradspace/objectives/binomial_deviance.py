@@ -31,7 +31,9 @@ class BinomialDeviance(Objective):
     reduction: ClassVar[Reduction] = "mean"
 
     def statistics(self, positive: PositiveScores) -> tuple[Statistic, ...]:
-        return (Sum(lambda s, _: softplus(self.beta * (s - self.base)), positive.nothing),)
+        return (
+            Sum(lambda s, _: softplus(self.beta * (s - self.base)), positive.nothing, shared=True),
+        )
 
     def value(self, positive: PositiveScores, *statistics: Tensor) -> Tensor:
         (push,) = statistics

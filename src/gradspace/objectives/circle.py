@@ -33,7 +33,7 @@ class Circle(Objective):
     is_loss: ClassVar[bool] = False
 
     def statistics(self, positive: PositiveScores) -> tuple[Statistic, ...]:
-        return (LogSumExp(lambda s, _: self._negative_logit(s), positive.nothing),)
+        return (LogSumExp(lambda s, _: self._negative_logit(s), positive.nothing, shared=True),)
 
     def _negative_logit(self, s: Tensor) -> Tensor:
         pace = (s.detach() + self.margin).clamp(min=0).mul_(self.scale)

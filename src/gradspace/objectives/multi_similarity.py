@@ -40,7 +40,9 @@ class MultiSimilarity(Objective):
 
     def statistics(self, positive: PositiveScores) -> tuple[Statistic, ...]:
         if self.epsilon is None:
-            return (LogSumExp(lambda s, _: self.beta * (s - self.base), positive.nothing),)
+            return (
+                LogSumExp(lambda s, _: self.beta * (s - self.base), positive.nothing, shared=True),
+            )
         smallest = positive.scores.detach().where(positive.valid, torch.inf).amin(1, keepdim=True)
         return Hardest(), LogSumExp(self._mined_logit, smallest - self.epsilon)
 

@@ -27,7 +27,7 @@ class NTXent(Objective):
     reduction: ClassVar[Reduction] = "mean"
 
     def statistics(self, positive: PositiveScores) -> tuple[Statistic, ...]:
-        return (LogSumExp(lambda s, _: s / self.temperature, positive.nothing),)
+        return (LogSumExp(lambda s, _: s / self.temperature, positive.nothing, shared=True),)
 
     def value(self, positive: PositiveScores, *statistics: Tensor) -> Tensor:
         (negatives,) = statistics

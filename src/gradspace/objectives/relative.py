@@ -47,7 +47,7 @@ class Relative(ABC):
     def statistics(self, positive: PositiveScores) -> tuple[Statistic, Statistic]:
         smallest = positive.in_batch.amin(0, keepdim=True) - self.epsilon
         threshold = smallest.expand(len(positive.scores), 1)
-        num_above = Sum(lambda s, least: (s >= least).to(s.dtype), threshold)
+        num_above = Sum(lambda s, least: (s >= least).to(s.dtype), threshold, shared=True)
         return num_above, self.sum_of_negatives(threshold)
 
     def m_negative(self, n: Tensor, num_above: Tensor, total: Tensor) -> Tensor:
@@ -79,7 +79,7 @@ class MeanDifference(Relative):
     neutral: ClassVar[float] = 0.0
 
     def sum_of_negatives(self, threshold: Tensor) -> Statistic:
-        return Sum(lambda s, least: s.where(s >= least, 0), threshold)
+        return Sum(lambda s, least: s.where(s >= least, 0), threshold, shared=True)
 
     def negative_mean(self, n: Tensor, total: Tensor, num_others: Tensor) -> Tensor:
         return n - (total - n) / num_others
@@ -98,7 +98,9 @@ class MeanExponential(Relative):
 
     def sum_of_negatives(self, threshold: Tensor) -> Statistic:
         return LogSumExp(
-            lambda s, least: (self.beta * s).masked_fill(s < least, LOG_ZERO), threshold
+            lambda s, least: (self.beta * s).masked_fill(s < least, LOG_ZERO),
+            threshold,
+            shared=True,
         )
 
     def negative_mean(self, n: Tensor, total: Tensor, num_others: Tensor) -> Tensor:

@@ -28,7 +28,9 @@ class SigLIP(Objective):
     reduction: ClassVar[Reduction] = "mean"
 
     def statistics(self, positive: PositiveScores) -> tuple[Statistic, ...]:
-        return (Sum(lambda s, _: softplus(self.scale * s + self.bias), positive.nothing),)
+        return (
+            Sum(lambda s, _: softplus(self.scale * s + self.bias), positive.nothing, shared=True),
+        )
 
     def value(self, positive: PositiveScores, *statistics: Tensor) -> Tensor:
         (negatives,) = statistics

@@ -65,7 +65,7 @@ class SoftHardestTriplet(Objective):
     reduction: ClassVar[Reduction] = "sum"
 
     def statistics(self, positive: PositiveScores) -> tuple[Statistic, ...]:
-        return (LogSumExp(lambda s, _: s / self.temperature, positive.nothing),)
+        return (LogSumExp(lambda s, _: s / self.temperature, positive.nothing, shared=True),)
 
     def value(self, positive: PositiveScores, *statistics: Tensor) -> Tensor:
         (negatives,) = statistics
