@@ -49,6 +49,15 @@ def test_counts_equal_the_loop(name: str, epsilon: float, batch: Batch) -> None:
     assert vars(found) == pytest.approx(vars(expected), rel=1e-12)
 
 
+def test_half_precision_is_counted_in_float32() -> None:
+    scores = torch.rand(12, 300, generator=torch.Generator().manual_seed(0)).bfloat16()
+    positives = torch.zeros(12, 300, dtype=torch.bool)
+    positives[:, :3] = True
+    assert gs.cocos("smooth-ap", scores, positives) == gs.cocos(
+        "smooth-ap", scores.float(), positives
+    )
+
+
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("epsilon", [0.01, 1.0])
 def test_smooth_ap_counts_triplets(seed: int, epsilon: float) -> None:

@@ -213,6 +213,20 @@ def test_bad_scores_are_named() -> None:
         gs.retrieval_report(torch.rand(6, 6), positives, folds=4)
 
 
+@pytest.mark.parametrize("ks", [(), 1])
+def test_cuts_are_several(ks: Any) -> None:
+    for metric in (gs.recall, gs.retrieval_report):
+        with pytest.raises(ValueError, match=re.escape(f"such as (1, 5, 10), got {ks}")):
+            metric(torch.eye(4), torch.eye(4).bool(), ks=ks)
+
+
+def test_a_fold_without_texts_is_named() -> None:
+    mask = torch.eye(4).bool()
+    mask[2:] = False
+    with pytest.raises(ValueError, match="images 2 to 3, a fold, have no text at all"):
+        gs.retrieval_report(torch.eye(4), mask, folds=2)
+
+
 @pytest.mark.parametrize("k", [0, -1, 1.5, True])
 def test_a_cut_is_a_positive_whole_number(k: Any) -> None:
     scores, positives = torch.rand(6, 6), torch.eye(6, dtype=torch.bool)

@@ -15,6 +15,8 @@ from samples import GOAL_NAMES, LOSS_NAMES, random_batch
 from torch import Tensor
 
 import gradspace as gs
+from gradspace.objectives import registry
+from gradspace.parameters import checked, parameters_of
 
 PARAMETERS: dict[str, list[dict[str, Any]]] = {
     "triplet": [{}, {"margin": 0.5}],
@@ -213,3 +215,25 @@ def test_a_pair_weight_must_return_two(weight: Any, got: str, num_queries: int) 
     objective: Any = replace(gs.objective("nca/linear"), pair_weight=weight)  # type: ignore[type-var]
     with pytest.raises(ValueError, match=f"pair weight 'linear' must return two .* got {got}$"):
         objective(torch.rand(num_queries, 4), torch.eye(num_queries, 4) > 0)
+
+
+def test_weights_that_join_have_one_default_for_one_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "TRIPLET_WEIGHTS", dict(registry.TRIPLET_WEIGHTS))
+
+    def power(p: Tensor, n: Tensor, *, alpha: float = 0.5) -> Tensor:
+        """((1 + n - p) / 2) ** alpha"""
+        return ((1 + n - p) / 2) ** alpha
+
+    with pytest.raises(ValueError, match=r"'power' has a parameter 'alpha' that is 0.5 .* is 2.0"):
+        registry.triplet_weight("power", source="made up")(power)
+
+
+def test_a_parameter_without_a_type_is_not_checked() -> None:
+    def plain(*, width=0.3):  # type: ignore[no-untyped-def]
+        return width
+
+    assert checked("plain", parameters_of(plain), {"width": "wide"}) == {"width": "wide"}
+
+
+def test_objectives_can_be_keys(name: str) -> None:
+    assert {gs.objective(name): 1}[gs.objective(name)] == 1

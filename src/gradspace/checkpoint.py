@@ -19,7 +19,9 @@ from torch.optim import Optimizer
 from gradspace.files import write_atomically
 
 
-def save_checkpoint(path: Path, tensors: Mapping[str, Tensor], record: Mapping[str, Any]) -> None:
+def save_checkpoint(
+    path: str | Path, tensors: Mapping[str, Tensor], record: Mapping[str, Any]
+) -> None:
     """Write both at once; a reader sees the old file or the new one."""
     content = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     with write_atomically(path, "wb") as file:

@@ -243,7 +243,7 @@ class RetrievalLoss(nn.Module):
             extra=extra,
             offline=offline,
         )
-        if self.memory and self.training:
+        if self.memory and self.training and not torch.is_inference_mode_enabled():
             now = [processes.gather_items(items) for items in (images, texts)]
             self.memory.remember(*(items.without_ids() if by_position else items for items in now))
         return processes.total(self._reduce(by_image, by_text))

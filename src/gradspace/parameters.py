@@ -23,7 +23,7 @@ def parameters_of(*callables: Callable[..., Any]) -> dict[str, tuple[Any, Any]]:
         hints = typing.get_type_hints(function, include_extras=True)
         for name, parameter in inspect.signature(function).parameters.items():
             if parameter.default is not parameter.empty:
-                found.setdefault(name, (hints[name], parameter.default))
+                found.setdefault(name, (hints.get(name, Any), parameter.default))
     return found
 
 

@@ -22,7 +22,7 @@ from gradspace.checks import check_tensor
 Ids = Tensor | NDArray[Any] | Sequence[int] | Sequence[str]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Positives:
     """The positives of every query.
 

@@ -131,3 +131,10 @@ def test_another_width_is_refused() -> None:
     outcome(loss, FIRST)
     with pytest.raises(ValueError, match="holds embeddings of width 6, the batch has width 9"):
         outcome(loss, embedded(width=9))
+
+
+def test_what_is_seen_under_inference_mode_is_not_remembered() -> None:
+    loss = gs.RetrievalLoss("nt-xent", reduction="sum", memory=1000)
+    with torch.inference_mode():
+        loss(*FIRST)
+    torch.testing.assert_close(outcome(loss, SECOND).value, by_matrix("nt-xent", SECOND, None))

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 
 from gradspace.analysis.weights import score_weights
+from gradspace.checks import check_scores
+from gradspace.execution.tiles import as_computed
 from gradspace.objectives import Objective, as_objective
 from gradspace.positives import Positives, as_positives
 
@@ -46,9 +48,10 @@ def cocos(
     objective = as_objective(objective)
     if not epsilon >= 0:
         raise ValueError(f"epsilon must be zero or a positive number, got {epsilon!r}")
+    check_scores(scores)
     positives = as_positives(positives)
+    scores = as_computed(scores.detach())
     weights = score_weights(objective, scores, positives)
-    scores = scores.detach()
     counts = objective.num_contributing(weights, scores, positives, epsilon).double()
     strength = weights.abs().double()
     on_negatives = strength.scatter(1, positives.index, 0)

@@ -27,7 +27,10 @@ def choose_executor(
         execution = "triton" if fused.suits(images) and tile is None else "streamed"
     if execution == "dense":
         if not alone:
-            raise ValueError('execution="dense" is for one process; leave it at "auto"')
+            raise ValueError(
+                'execution="dense" is for one process, without a memory or mined candidates; leave '
+                'it at "auto"'
+            )
         return None
     if execution == "streamed":
         return Streamed(tile)

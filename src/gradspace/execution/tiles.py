@@ -26,7 +26,7 @@ BLOCK = (256, 512)
 """Images and texts whose scores are asked of a model in one go."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class MatrixScores:
     """A score matrix in memory."""
 
@@ -54,7 +54,7 @@ class MatrixScores:
         return MatrixScores(self.matrix.t())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class EmbeddingScores:
     """The inner products of two sets of embeddings, computed a tile at a time."""
 

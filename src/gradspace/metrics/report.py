@@ -127,6 +127,8 @@ def rank_folds(
     found = []
     for fold in blocks(num_images, num_images // folds):
         part, texts = pairs.part(fold.start, fold.stop)
+        if not len(texts):
+            raise ValueError(f"images {fold.start} to {fold.stop - 1}, a fold, have no text at all")
         by_image, by_text = rank_both(source.part(fold, texts), part)
         found.append(RankedFold(by_image, by_text, part, fold, texts))
     return found
@@ -182,6 +184,8 @@ def _direction(found: PositiveRanks, ks: Sequence[int]) -> DirectionReport:
 
 
 def _recall(best: Tensor, ks: Sequence[int]) -> dict[int, float]:
+    if not isinstance(ks, Sequence) or not ks:
+        raise ValueError(f"ks must be ranks such as (1, 5, 10), got {ks!r}")
     for k in ks:
         check_count("every k of ks", k)
     return {k: 100 * float((best <= k).double().mean()) for k in ks}

@@ -80,14 +80,15 @@ def describe_source(
 ARRAYS = ("texts_of_image", "text_scores", "images_of_text", "image_scores", "positive_scores")
 
 
-def save_lists(path: Path, lists: MinedLists) -> None:
+def save_lists(path: str | Path, lists: MinedLists) -> None:
     """One safetensors file, complete or absent."""
     tensors = {name: torch.from_numpy(getattr(lists, name)) for name in ARRAYS}
     save_checkpoint(path, tensors, lists.record)
 
 
-def load_lists(path: Path) -> MinedLists:
+def load_lists(path: str | Path) -> MinedLists:
     """Map a file into memory; its rows are read when they are asked for."""
+    path = Path(path)
     if not path.is_file():
         raise ValueError(f"there is no file of mined lists {path}")
     try:

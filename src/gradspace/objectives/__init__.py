@@ -15,7 +15,6 @@ from gradspace.objectives.registry import (
     LOSSES,
     PAIR_WEIGHTS,
     TRIPLET_WEIGHTS,
-    Entry,
     loss,
     pair_weight,
     triplet_weight,
@@ -80,7 +79,7 @@ def objectives() -> tuple[ObjectiveInfo, ...]:
             f"{t.name}/{p.name}",
             f"GOAL: triplet weight {t.name}, pair weight {p.name}",
             f"{t.source} and {p.source.removeprefix('GOAL ')}",
-            _defaults(*_parts(t, p)),
+            _defaults(*t.parts, *p.parts),
         )
         for t in TRIPLET_WEIGHTS.values()
         for p in PAIR_WEIGHTS.values()
@@ -90,18 +89,13 @@ def objectives() -> tuple[ObjectiveInfo, ...]:
 
 def _goal(triplet: str, pair: str, given: dict[str, Any]) -> Goal:
     t, p = TRIPLET_WEIGHTS[triplet], PAIR_WEIGHTS[pair]
-    values = checked(f"{triplet}/{pair}", parameters_of(*_parts(t, p)), given)
+    values = checked(f"{triplet}/{pair}", parameters_of(*t.parts, *p.parts), given)
 
     def bind(part: Callable[..., Any]) -> Callable[..., Any]:
         return partial(part, **{name: values[name] for name in parameters_of(part)})
 
     relative = bind(p.relative)() if p.relative else None
     return Goal(f"{triplet}/{pair}", values, bind(t.build), bind(p.build), relative)
-
-
-def _parts(t: Entry[Any], p: Entry[Any]) -> list[Callable[..., Any]]:
-    """Everything whose parameters are parameters of the objective t/p."""
-    return [t.build, p.build, *([p.relative] if p.relative else [])]
 
 
 def _defaults(*parts: Callable[..., Any]) -> dict[str, Any]:

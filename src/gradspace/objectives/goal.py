@@ -29,7 +29,7 @@ class Goal(Objective):
     """
 
     name: str
-    parameters: Mapping[str, Any]
+    parameters: Mapping[str, Any] = field(hash=False)
     triplet_weight: Callable[[Tensor, Tensor], Tensor] = field(repr=False, compare=False)
     pair_weight: Callable[..., tuple[Tensor, Tensor]] = field(repr=False, compare=False)
     relative: Relative | None = field(repr=False, compare=False)

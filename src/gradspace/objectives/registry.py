@@ -6,12 +6,13 @@ being listed anywhere.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from gradspace.objectives.contract import Objective
 from gradspace.objectives.relative import Relative
+from gradspace.parameters import parameters_of
 
 T = TypeVar("T", bound=Callable[..., Any])
 
@@ -29,6 +30,11 @@ class Entry(Generic[T]):
     def summary(self) -> str:
         return (self.build.__doc__ or "").strip().partition("\n")[0]
 
+    @property
+    def parts(self) -> list[Callable[..., Any]]:
+        """Everything whose parameters are its parameters."""
+        return [self.build, *([self.relative] if self.relative else [])]
+
 
 LOSSES: dict[str, Entry[type[Objective]]] = {}
 TRIPLET_WEIGHTS: dict[str, Entry[Callable[..., Any]]] = {}
@@ -40,14 +46,14 @@ def loss(name: str, *, source: str) -> Callable[[type[Objective]], type[Objectiv
 
     def register(build: type[Objective]) -> type[Objective]:
         build.name = name
-        return _add(LOSSES, Entry(name, build, source))
+        return _add(LOSSES, Entry(name, build, source), joins={})
 
     return register
 
 
 def triplet_weight(name: str, *, source: str) -> Callable[[T], T]:
     """Register `weight(p, n, *, parameters) -> T`, from positive and hardest negative scores."""
-    return lambda build: _add(TRIPLET_WEIGHTS, Entry(name, build, source))
+    return lambda build: _add(TRIPLET_WEIGHTS, Entry(name, build, source), joins=PAIR_WEIGHTS)
 
 
 def pair_weight(
@@ -57,13 +63,29 @@ def pair_weight(
 
     With a `relative` kind the function is called as `weight(p, n, m_positive, m_negative, ...)`.
     """
-    return lambda build: _add(PAIR_WEIGHTS, Entry(name, build, source, relative))
+    return lambda build: _add(
+        PAIR_WEIGHTS, Entry(name, build, source, relative), joins=TRIPLET_WEIGHTS
+    )
 
 
-def _add(registry: dict[str, Entry[Any]], entry: Entry[T]) -> T:
+def _add(registry: dict[str, Entry[Any]], entry: Entry[T], *, joins: Mapping[str, Entry[Any]]) -> T:
     if entry.name in registry:
         raise ValueError(f"{entry.name!r} is registered already, as {registry[entry.name].build}")
     if not entry.summary:
         raise ValueError(f"{entry.name!r} needs a docstring: its first line is shown to users")
+    for other in joins.values():
+        _check_parameters(entry, other)
     registry[entry.name] = entry
     return entry.build
+
+
+def _check_parameters(one: Entry[Any], other: Entry[Any]) -> None:
+    """What two weights of one objective call the same is one parameter, with one default."""
+    own, its = (parameters_of(*entry.parts) for entry in (one, other))
+    for name in own.keys() & its.keys():
+        (_, default), (_, others) = own[name], its[name]
+        if default != others:
+            raise ValueError(
+                f"{one.name!r} has a parameter {name!r} that is {default!r} by default, and "
+                f"{other.name!r}, which it joins, one that is {others!r}: choose another name"
+            )
