@@ -99,6 +99,15 @@ def test_runs_that_were_trained_one_by_one(tmp_path: Path) -> None:
     assert "nt-xent" in page.read_text()
     _, entries = gather([first.folder, first.folder / "."], torch.device("cpu"))
     assert len(entries) == 1
+    other = train_small(tmp_path / "other", seed=1, objective={"name": "nt-xent"})
+    wider = train_small(
+        tmp_path / "wider", seed=2, objective={"name": "nt-xent"}, model={"width": 24}
+    )
+    seeds = [second.folder, other.folder]
+    _, entries = gather(seeds, torch.device("cpu"))
+    assert [entry.objective for entry in entries] == ["nt-xent", "nt-xent"]
+    _, entries = gather([*seeds, wider.folder], torch.device("cpu"))
+    assert [e.objective for e in entries] == ["nt-xent (second)"] * 2 + ["nt-xent (wider)"]
     assert "C^q" in run("analyse", "run", first.folder, second.folder)
     flips = json.loads(run("analyse", "flips", first.folder, second.folder, "--json"))
     assert sum(len(queries) for queries in flips["i2t"].values()) == 40

@@ -280,6 +280,19 @@ def test_loaders_keep_order_and_random_state(in_processes: bool, num_workers: in
         list(replace(loader, numbers=range(9)))
 
 
+def test_shared_memory_that_is_full_is_one_sentence(
+    with_images: Split, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Docker gives 64 MB of it; without this the main process waits for ever."""
+
+    def full(tensor: torch.Tensor) -> None:
+        raise RuntimeError("unable to allocate shared memory(shm): No space left on device (28)")
+
+    monkeypatch.setattr(torch.Tensor, "share_memory_", full)
+    with pytest.raises(ValueError, match=r"^there is no room in shared memory .*--shm-size=1g"):
+        batches(with_images, pixels=RandomCrop(size=16), num_workers=1)
+
+
 def test_batches_move_between_devices() -> None:
     moved = batches()[0].to("meta")
     assert {getattr(moved, field.name).device.type for field in fields(Batch)} == {"meta"}

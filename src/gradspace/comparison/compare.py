@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -30,6 +31,7 @@ from gradspace.comparison.tables import (
 from gradspace.comparison.worker import Task, evaluate_run
 from gradspace.data.open import open_recipe
 from gradspace.files import write_atomically
+from gradspace.recipes import Recipe
 from gradspace.runs import Run
 from gradspace.training.schedule import stages
 
@@ -200,11 +202,26 @@ def _entry_of_run(run: Run, device: torch.device) -> Entry:
 
 
 def _told_apart(entries: Sequence[Entry]) -> list[Entry]:
-    """Different runs under equal labels get the names of their folders."""
-    count = Counter((e.dataset, e.model, e.objective, e.seed) for e in entries)
-    return [
-        replace(entry, objective=f"{entry.objective} ({entry.run.folder.name})")
-        if count[entry.dataset, entry.model, entry.objective, entry.seed] > 1
-        else entry
-        for entry in entries
-    ]
+    """Runs under equal labels that are no seeds of one recipe get the names of their folders."""
+    labels = [(e.dataset, e.model, e.objective) for e in entries]
+    recipes = [_without_seed(e.run.recipe()) for e in entries]
+    count = Counter((*label, entry.seed) for label, entry in zip(labels, entries, strict=True))
+    told = []
+    for entry, label, recipe in zip(entries, labels, recipes, strict=True):
+        alike = [r for r, other in zip(recipes, labels, strict=True) if other == label]
+        if count[*label, entry.seed] > 1:
+            entry = _named(entry, entry)
+        elif any(other != recipe for other in alike):
+            entry = _named(entry, entries[recipes.index(recipe)])
+        told.append(entry)
+    return told
+
+
+def _named(entry: Entry, by: Entry) -> Entry:
+    return replace(entry, objective=f"{entry.objective} ({by.run.folder.name})")
+
+
+def _without_seed(recipe: Recipe) -> dict[str, Any]:
+    """What the seeds of a recipe share; each may start from, and read, files of its own."""
+    files = {"data": {"source", "images", "features"}, "offline": {"lists"}}
+    return recipe.model_dump(exclude={"seed": True, "init": True, **files})

@@ -8,12 +8,13 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
 
 import torch
 from PIL import AvifImagePlugin
+from torch import Tensor
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
@@ -96,9 +97,30 @@ class _Batches(TorchDataset[Any]):
 
     def __getitem__(self, number: int) -> Any:
         try:
-            return self.make(number)
+            batch = self.make(number)
+            _share(batch)
         except ValueError as error:
             return error
+        return batch
+
+
+def _share(batch: Any) -> None:
+    """Put tensors where the main process reads them.
+
+    It would be done when the batch is handed over, but nobody hears of it when it fails there.
+    """
+    if isinstance(batch, Tensor):
+        try:
+            batch.share_memory_()  # type: ignore[no-untyped-call]
+        except RuntimeError as error:
+            raise ValueError(
+                "there is no room in shared memory (/dev/shm) for what workers read: make it "
+                "larger (docker run --shm-size=1g), or read smaller batches with fewer workers "
+                f"(num_workers): {error}"
+            ) from error
+    elif isinstance(batch, tuple) or is_dataclass(batch):
+        for part in batch if isinstance(batch, tuple) else vars(batch).values():
+            _share(part)
 
 
 def _unchanged(batch: T) -> T:
