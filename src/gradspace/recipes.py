@@ -164,6 +164,7 @@ class Recipe(Table):
     @model_validator(mode="after")
     def _fits_together(self) -> Recipe:
         build_objective(self)
+        build_objective(self, warm_up=True)
         self._check_pretrained()
         if self.finetune and not self.model.backbone:
             raise ValueError("finetune needs model.backbone: there is no backbone to fine-tune")

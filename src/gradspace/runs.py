@@ -139,7 +139,8 @@ def create_run(folder: Path, recipe: Recipe) -> Run:
     run = Run(folder)
     if run.has_begun:
         raise ValueError(
-            f"{folder} holds a run already: go on with --resume {folder}, or choose another --out"
+            f"{folder} holds a run already: go on with --resume {folder}, delete it, or choose "
+            "another --out"
         )
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file: choose another --out")

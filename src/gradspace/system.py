@@ -113,7 +113,11 @@ def load_system(folder: Path, device: torch.device | None = None) -> System:
         raise ValueError(f"{folder} has no best.safetensors yet: train it for at least one epoch")
     tensors, record = load_checkpoint(run.best)
     system = empty_system(run, record["feature_shape"], device or default_device())
-    system.model.load_state_dict(without_prefix("model", tensors))
+    try:
+        system.model.load_state_dict(without_prefix("model", tensors))
+    except RuntimeError as error:
+        reason = str(error).splitlines()[-1].strip()
+        raise ValueError(f"{run.best} is not of this run's recipe ({reason})") from error
     system.model.eval()
     return system
 

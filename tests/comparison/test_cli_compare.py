@@ -111,6 +111,8 @@ def test_runs_that_were_trained_one_by_one(tmp_path: Path) -> None:
     assert "C^q" in run("analyse", "run", first.folder, second.folder)
     flips = json.loads(run("analyse", "flips", first.folder, second.folder, "--json"))
     assert sum(len(queries) for queries in flips["i2t"].values()) == 40
+    with pytest.raises(ValueError, match=r"flips are between two runs, and .* hold 1: give"):
+        run("analyse", "flips", first.folder, first.folder)
     told = run("analyse", "flips", first.folder, second.folder, "--k", "5")
     assert f"only by {first.folder}" in told
     with pytest.raises(ValueError, match="runs from different test sets cannot be compared"):

@@ -129,6 +129,7 @@ def test_what_does_not_fit_is_not_written(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="images 0 to 0 are NaN, infinite or too large"):
             writer.append(np.full((1, 3), 1e9))
         assert writer.num_done == 0
+        writer.append(np.zeros((1, 3)))
     with pytest.raises(ValueError, match=r"other images or another backbone \(b, 20 images"):
         FeatureWriter(tmp_path, SPLIT, (3,), backbone="c")
     other = replace(SPLIT, image_names=[f"{name}x" for name in SPLIT.image_names])

@@ -110,6 +110,12 @@ def test_metadata_of_photos(photos: Path, tmp_path: Path) -> None:
     assert again.items[0].fingerprint != before
 
 
+def test_metadata_of_no_photo(photos: Path, tmp_path: Path) -> None:
+    (tmp_path / "facts.csv").write_text(f"path,year\n{photos}/000.png,2020\n")
+    with pytest.raises(ValueError, match=r"no path in .*facts.csv is that of a photo .* from that"):
+        photo_folder(photos, tmp_path / "facts.csv")
+
+
 @pytest.mark.parametrize("text", ["", "name,year\na,1\n", "path\n"])
 def test_metadata_without_paths(photos: Path, tmp_path: Path, text: str) -> None:
     (tmp_path / "facts.csv").write_text(text)

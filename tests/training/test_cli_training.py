@@ -128,6 +128,23 @@ def test_features_are_computed_once_and_trained_on(
     assert trained.returncode == 0, trained.stderr
 
 
+def test_features_of_photos_of_which_one_is_broken(
+    photos: Path, tmp_path: Path, backbone: Path
+) -> None:
+    (photos / "images" / "2.png").write_bytes(b"no picture")
+    out, run = tmp_path / "features", tmp_path / "run"
+    arguments = ("data", "features", photos, "--backbone", backbone, "--out", out)
+    assert "2.png" in refused(*arguments, "--num-workers", "0")
+    done = here(*arguments, "--skip-broken", "--num-workers", "0")
+    assert done.returncode == 0, done.stderr
+    trained = here(
+        *("train", "--data", photos, "--set", f"data.features={out}", "--out", run),
+        *("--set", "data.skip_broken=true", "--set", "training.batch_size=4"),
+        *("--set", "training.epochs=1", "--set", "model.width=16"),
+    )
+    assert trained.returncode == 0, trained.stderr
+
+
 def test_data_and_features_of_a_run_may_lie_elsewhere(
     photos: Path, tmp_path: Path, backbone: Path
 ) -> None:
@@ -225,11 +242,20 @@ def test_bad_requests_are_one_sentence(trained: Run, tmp_path: Path) -> None:
         ("train", "--resume", trained.folder, "--seed", "1"): "leave the other options out",
         ("train", "--out", trained.folder): "holds a run already",
         ("train", "--model", "vsrm"): "unknown model 'vsrm'; did you mean 'vsrn'",
+        ("train", "--set", "objective.warm_up=triplets"): "'triplets'; did you mean 'triplet'",
         ("train", "--data", tmp_path / "nowhere"): "does not exist",
         ("train", "--device", "tpu", "--out", tmp_path / "x"): "--device is cpu or cuda",
     }
     for arguments, message in cases.items():
         assert message in refused(*arguments)
+
+
+def test_weights_of_another_run_are_named(trained: Run, tmp_path: Path) -> None:
+    wider = train_small(tmp_path / "wider", model={"width": 24}, training={"epochs": 1})
+    shutil.copyfile(trained.best, wider.best)
+    assert "best.safetensors is not of this run's recipe (size mis" in refused(
+        "evaluate", wider.folder
+    )
 
 
 def test_scenes_are_shown(tmp_path: Path) -> None:

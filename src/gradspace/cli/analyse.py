@@ -113,7 +113,13 @@ def flips(
     as_json: AsJson = False,
 ) -> None:
     """Say which test queries one run answers and the other does not."""
-    _, (a, b) = gather([first, second], torch_device(device))
+    _, entries = gather([first, second], torch_device(device))
+    if len(entries) != 2:
+        raise ValueError(
+            f"flips are between two runs, and {first} and {second} hold {len(entries)}: give the "
+            "folders of two runs"
+        )
+    a, b = entries
     found = find_flips(a.results, b.results, k)
     if as_json:
         plain = {way: {n: v.tolist() for n, v in vars(f).items()} for way, f in found.items()}

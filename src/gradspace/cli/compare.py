@@ -88,7 +88,8 @@ def compare(
     if data is not None:
         chosen, notes = on_data(chosen, data)
         if not check and not any(change.startswith("data.features=") for change in changes):
-            changes += _features(data, backbone, folder, device)
+            skip_broken = "data.skip_broken=true" in changes
+            changes += _features(data, backbone, folder, device, skip_broken=skip_broken)
     notes += ([SMALL] if small else []) + changes
     grid = cells(chosen, str(recipe), overrides=changes, small=small)
     if check:
@@ -140,13 +141,15 @@ def _report(
     return path
 
 
-def _features(data: str, backbone: str | None, folder: Path, device: str | None) -> list[str]:
+def _features(
+    data: str, backbone: str | None, folder: Path, device: str | None, *, skip_broken: bool
+) -> list[str]:
     """For images without features: the change that makes runs read those that are computed here.
 
     Without a backbone to compute them, an .npy beside the captions with a row for every image.
     """
     with progress_bar("reading data") as progress:
-        dataset = open_dataset(data, progress=progress)
+        dataset = open_dataset(data, skip_broken=skip_broken, progress=progress)
     if all(split.features or split.passages for split in dataset.splits.values()):
         return []
     if backbone is None:

@@ -80,7 +80,10 @@ def features(
     ] = False,
     device: Device = None,
 ) -> None:
-    """Run a backbone over a dataset once and keep what it sees, for training without it."""
+    """Run a backbone over a dataset once and keep what it sees, for training without it.
+
+    Images are known by their names: delete the folder when a picture has changed.
+    """
     with progress_bar("reading data") as progress:
         dataset = open_dataset(source, images=images, skip_broken=skip_broken, progress=progress)
     with progress_bar("computing features") as progress:

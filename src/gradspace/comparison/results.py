@@ -195,7 +195,10 @@ def _read_parquet(path: Path, columns: Sequence[str]) -> tuple[Any, dict[str, An
     try:
         table = pyarrow.parquet.read_table(path)
     except (pyarrow.ArrowException, OSError) as error:
-        raise ValueError(f"{path} is not a complete Parquet file ({error})") from error
+        raise ValueError(
+            f"{path} is not a complete Parquet file: delete it, and it is made anew from the runs "
+            f"({error})"
+        ) from error
     told = (table.schema.metadata or {}).get(b"gradspace")
     record = json.loads(told) if told else {}
     version = record.pop("version", None)

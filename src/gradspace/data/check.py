@@ -52,9 +52,9 @@ class DatasetReport:
     name: str
     splits: tuple[SplitReport, ...]
     vocabulary_size: int
-    """Words seen four times or more in training captions."""
+    """Words seen four times or more in the texts of training."""
     num_words: int
-    """Different words in training captions."""
+    """Different words in the texts of training."""
     num_decoded: int
     """Images that were read from the first byte to the last."""
     problems: tuple[Problem, ...]
@@ -79,9 +79,9 @@ class DatasetReport:
                 f"    words per {caption}: {split.words_per_caption}",
             ]
         lines += [
-            f"  vocabulary: {self.vocabulary_size} words seen 4 times or more in training captions "
+            f"  vocabulary: {self.vocabulary_size} words seen 4 times or more in training texts "
             f"(of {self.num_words})",
-            f"  images decoded: {self.num_decoded}",
+            *([f"  images decoded: {self.num_decoded}"] if self.num_decoded else []),
             *_listed(self.problems),
         ]
         return "\n".join(lines)
@@ -104,7 +104,8 @@ def check_dataset(
     num_decoded = sum(len(split.images) for split in dataset.splits.values() if split.images)
     dataset = without(dataset, broken_items(dataset, progress))
     dataset = add_features_folder(dataset, features)
-    captions = dataset.splits["train"].captions if "train" in dataset.splits else ()
+    train = dataset.splits.get("train")
+    captions = [*train.captions, *(train.passages or ())] if train else []
     return DatasetReport(
         name=dataset.name,
         splits=tuple(_report(split) for split in dataset.splits.values()),

@@ -133,7 +133,8 @@ def check_features(split: Split, indices: Indices, finite: NDArray[np.bool_]) ->
         name = split.image_names[int(indices[finite.argmin()])]
         raise ValueError(
             f"the features of {name!r} in split {split.name!r} are NaN or infinite: "
-            "`gradspace data check` lists all of them, data.skip_broken=true leaves them out"
+            "`gradspace data check --features` lists all of them, data.skip_broken=true leaves "
+            "them out"
         )
 
 

@@ -183,6 +183,9 @@ class FeatureWriter:
 
     def _continue(self) -> None:
         found = read_json(self._json, FeatureRecord, WHAT)
+        if not found.num_done:
+            self._create()
+            return
         if replace(found, num_done=0) != self._record:
             raise ValueError(
                 f"{self._array} has features of other images or another backbone "

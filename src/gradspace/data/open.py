@@ -32,8 +32,8 @@ def open_dataset(
     are those of the reader.
 
     A dataset with problems is refused, naming the first. With `skip_broken` the items that have
-    problems are left out and listed in `Dataset.problems`. This reads all features or, where none
-    are given, all images once, and calls `progress` with how many are done and of how many.
+    problems are left out and listed in `Dataset.problems`. This reads all features of an .npy, or
+    else all images, once, and calls `progress` with how many are done and of how many.
 
     Example:
         >>> open_dataset("scenes", num_train=100).splits["train"].image_names[7]
@@ -43,7 +43,9 @@ def open_dataset(
     problems = structural_problems(dataset)
     if skip_broken:
         dataset = without(dataset, problems)
-        dataset = without(dataset, broken_items(dataset, progress, images=features is None))
+        folder = features is not None and Path(features).expanduser().is_dir()
+        read = features is None or folder  # a folder has features of the images that can be read
+        dataset = without(dataset, broken_items(dataset, progress, images=read))
         for split in dataset.splits.values():
             if not split.captions:
                 raise ValueError(f"every item of split {split.name!r} of {source} has problems")

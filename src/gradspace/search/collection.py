@@ -87,6 +87,11 @@ def photo_folder(folder: Path, metadata: Path | str | None = None) -> Collection
     files = dict(_image_files(folder))
     if not files:
         raise ValueError(f"there are no image files in {folder}, nor in the folders in it")
+    if known and not known.keys() & files.keys():
+        raise ValueError(
+            f"no path in {metadata} is that of a photo in {folder}, the first is "
+            f"{next(iter(known))!r}: paths are from that folder on"
+        )
     names = sorted(name for name in files if is_text(name))
     problems = [f"the name of {name!r} is no text" for name in sorted(set(files) - set(names))]
     items = [_photo(name, files[name], known.get(name, {})) for name in names]
