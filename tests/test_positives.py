@@ -87,8 +87,10 @@ def test_the_type_of_an_id_changes_nothing(same: Any) -> None:
 def test_ids_that_are_none(execution: Execution) -> None:
     loss = gs.RetrievalLoss("nt-xent", execution=execution)
     for wrong in ([0.0, 1.0], [None, None], np.arange(2)[:, None], np.array([True, 1], object)):
-        with pytest.raises(ValueError, match="ids must be a vector of whole numbers or of names"):
+        with pytest.raises(ValueError, match="ids must be a vector of integers or names"):
             loss(torch.eye(2), torch.eye(2), [0, 1], wrong)
+    with pytest.raises(ValueError, match=r"ids must be a vector of .* got torch.float32"):
+        match_ids(torch.tensor([0.2]), torch.tensor([0.4]))
     with pytest.raises(ValueError, match="no image id equals a text id"):
         loss(torch.eye(2), torch.eye(2), [0, 1], ["0", "1"])
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from numbers import Integral
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 if TYPE_CHECKING:
@@ -97,10 +99,24 @@ def check_ids(name: str, ids: Ids, expected: int, what: str) -> None:
     """As many ids as there are things, and ids that can be compared."""
     if len(ids) != expected:
         raise ValueError(f"{name} has {len(ids)} entries for {expected} {what}")
-    if not isinstance(ids, Tensor):
-        return
-    if ids.dim() != 1 or ids.dtype.is_floating_point or ids.dtype == torch.bool:
+    ids_vector(ids, name)
+
+
+def ids_vector(ids: Ids, name: str = "ids") -> Tensor | NDArray[Any]:
+    """Integers or names, which a column of a table may hold as objects."""
+    if isinstance(ids, Tensor):
+        comparable = not ids.dtype.is_floating_point and ids.dtype != torch.bool
+    else:
+        ids = np.asarray(ids)
+        if ids.dtype.kind == "O":
+            kinds = set(map(type, ids.flat))
+            for kind, same in (((int, np.integer), np.int64), (str, str)):
+                if all(issubclass(found, kind) and found is not bool for found in kinds):
+                    ids = ids.astype(same)
+        comparable = ids.dtype.kind in "iuU" or not ids.size
+    if ids.ndim != 1 or not comparable:
         raise ValueError(
             f"{name} must be a vector of integers or names, got {ids.dtype} of shape "
             f"{list(ids.shape)}"
         )
+    return ids

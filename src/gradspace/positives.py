@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gradspace.checks import check_tensor
+from gradspace.checks import check_tensor, ids_vector
 
 Ids = Tensor | NDArray[Any] | Sequence[int] | Sequence[str]
 
@@ -174,26 +174,11 @@ def _maximum(count: Tensor) -> int:
 
 def stable_ids(ids: Ids, device: torch.device) -> Tensor:
     """int64 ids that mean the same in every batch and every process; names by a hash of 64 bits."""
-    if not isinstance(ids, Tensor):
-        array = _as_array(ids)
-        if array.dtype.kind == "U":
-            names, places = np.unique(array, return_inverse=True)
+    vector = ids_vector(ids)
+    if not isinstance(vector, Tensor):
+        if vector.dtype.kind == "U":
+            names, places = np.unique(vector, return_inverse=True)
             digests = b"".join(blake2b(n.encode(), digest_size=8).digest() for n in names)
-            array = np.frombuffer(digests, np.int64)[places]
-        ids = torch.from_numpy(array.astype(np.int64))
-    return ids.to(device, torch.long).contiguous()
-
-
-def _as_array(ids: NDArray[Any] | Sequence[int] | Sequence[str]) -> NDArray[Any]:
-    """A vector of whole numbers or of names; a column of a table may hold either as objects."""
-    array = np.asarray(ids)
-    if array.dtype.kind == "O":
-        for kind, same in (((int, np.integer), np.int64), ((str,), str)):
-            if all(issubclass(of, kind) and of is not bool for of in set(map(type, array.flat))):
-                array = array.astype(same)
-    if array.ndim != 1 or (array.size and array.dtype.kind not in "iuU"):
-        raise ValueError(
-            "ids must be a vector of whole numbers or of names, got "
-            f"{array.dtype} of shape {list(array.shape)}"
-        )
-    return array
+            vector = np.frombuffer(digests, np.int64)[places]
+        vector = torch.from_numpy(vector.astype(np.int64))
+    return vector.to(device, torch.long).contiguous()

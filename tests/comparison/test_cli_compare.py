@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,12 @@ def test_runs_that_were_trained_one_by_one(tmp_path: Path) -> None:
     assert [entry.objective for entry in entries] == ["nt-xent", "nt-xent"]
     _, entries = gather([*seeds, wider.folder], torch.device("cpu"))
     assert [e.objective for e in entries] == ["nt-xent (second)"] * 2 + ["nt-xent (wider)"]
+    same_name = shutil.copytree(wider.folder, tmp_path / "deeper" / "second")
+    _, entries = gather([*seeds, same_name], torch.device("cpu"))
+    assert [e.objective for e in entries[1:]] == [
+        f"nt-xent ({second.folder})",
+        f"nt-xent ({same_name})",
+    ]
     assert "C^q" in run("analyse", "run", first.folder, second.folder)
     flips = json.loads(run("analyse", "flips", first.folder, second.folder, "--json"))
     assert sum(len(queries) for queries in flips["i2t"].values()) == 40

@@ -63,6 +63,15 @@ def backbone(tmp_path: Path) -> Path:
     return folder
 
 
+def train_on(photos: Path, features: Path, run: Path, *more: str) -> None:
+    done = here(
+        *("train", "--data", photos, "--set", f"data.features={features}", "--out", run),
+        *("--set", "training.batch_size=4", "--set", "training.epochs=1"),
+        *("--set", "model.width=16", *more),
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def test_evaluate_prints_a_table_or_json(trained: Run) -> None:
     shown = here("evaluate", trained.folder)
     assert shown.returncode == 0, shown.stderr
@@ -120,12 +129,7 @@ def test_features_are_computed_once_and_trained_on(
     assert done.returncode == 0, done.stderr
     again = here(*arguments, "--num-workers", "0")
     assert again.returncode == 0, again.stderr
-    trained = here(
-        *("train", "--data", photos, "--model", "vsrn", "--set", f"data.features={out}"),
-        *("--set", "training.batch_size=4", "--set", "training.epochs=1"),
-        *("--set", "model.width=16", "--out", tmp_path / "run"),
-    )
-    assert trained.returncode == 0, trained.stderr
+    train_on(photos, out, tmp_path / "run", "--model", "vsrn")
 
 
 def test_features_of_photos_of_which_one_is_broken(
@@ -137,12 +141,7 @@ def test_features_of_photos_of_which_one_is_broken(
     assert "2.png" in refused(*arguments, "--num-workers", "0")
     done = here(*arguments, "--skip-broken", "--num-workers", "0")
     assert done.returncode == 0, done.stderr
-    trained = here(
-        *("train", "--data", photos, "--set", f"data.features={out}", "--out", run),
-        *("--set", "data.skip_broken=true", "--set", "training.batch_size=4"),
-        *("--set", "training.epochs=1", "--set", "model.width=16"),
-    )
-    assert trained.returncode == 0, trained.stderr
+    train_on(photos, out, run, "--set", "data.skip_broken=true")
 
 
 def test_data_and_features_of_a_run_may_lie_elsewhere(
@@ -151,12 +150,7 @@ def test_data_and_features_of_a_run_may_lie_elsewhere(
     features, run = tmp_path / "features", tmp_path / "run"
     made = here("data", "features", photos, "--backbone", backbone, "--out", features)
     assert made.returncode == 0, made.stderr
-    trained = here(
-        *("train", "--data", photos, "--set", f"data.features={features}", "--out", run),
-        *("--set", "training.batch_size=4", "--set", "training.epochs=1"),
-        *("--set", "model.width=16"),
-    )
-    assert trained.returncode == 0, trained.stderr
+    train_on(photos, features, run)
     before = here("evaluate", run, "--json").stdout
     elsewhere = photos.rename(tmp_path / "moved")
     moved = features.rename(tmp_path / "moved-features")

@@ -12,7 +12,15 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from gradspace.cli.shared import AsJson, Device, console, errors, progress_bar, torch_device
+from gradspace.cli.shared import (
+    AsJson,
+    Device,
+    console,
+    errors,
+    open_recipe_data,
+    progress_bar,
+    torch_device,
+)
 from gradspace.comparison.compare import Findings, Outcome, find_out, run_cells, save_findings
 from gradspace.comparison.grid import MAX_SMALL_SEEDS, SMALL, Cell, cells, on_data
 from gradspace.comparison.needs import check_needs, find_needs
@@ -23,7 +31,7 @@ from gradspace.comparison.study import Tried, point_label, save_heat_map, tried_
 from gradspace.comparison.tables import View
 from gradspace.data.feature_files import FeatureFile
 from gradspace.data.features import extract_features
-from gradspace.data.open import open_dataset
+from gradspace.recipes import DataRecipe, load_recipe
 from gradspace.report import write_report
 
 
@@ -87,9 +95,10 @@ def compare(
     changes, notes = list(overrides or ()), list[str]()
     if data is not None:
         chosen, notes = on_data(chosen, data)
-        if not check and not any(change.startswith("data.features=") for change in changes):
-            skip_broken = "data.skip_broken=true" in changes
-            changes += _features(data, backbone, folder, device, skip_broken=skip_broken)
+        of_data = [change for change in changes if change.startswith("data.")]
+        own = load_recipe(overrides=of_data).data.model_copy(update={"source": data})
+        if not check and own.features is None:
+            changes += _features(own, backbone, folder, device)
     notes += ([SMALL] if small else []) + changes
     grid = cells(chosen, str(recipe), overrides=changes, small=small)
     if check:
@@ -142,19 +151,18 @@ def _report(
 
 
 def _features(
-    data: str, backbone: str | None, folder: Path, device: str | None, *, skip_broken: bool
+    data: DataRecipe, backbone: str | None, folder: Path, device: str | None
 ) -> list[str]:
     """For images without features: the change that makes runs read those that are computed here.
 
     Without a backbone to compute them, an .npy beside the captions with a row for every image.
     """
-    with progress_bar("reading data") as progress:
-        dataset = open_dataset(data, skip_broken=skip_broken, progress=progress)
+    dataset = open_recipe_data(data)
     if all(split.features or split.passages for split in dataset.splits.values()):
         return []
     if backbone is None:
         num_images = sum(len(split.image_names) for split in dataset.splits.values())
-        return [f"data.features={_features_beside(Path(data), num_images)}"]
+        return [f"data.features={_features_beside(Path(data.source), num_images)}"]
     out = folder / "features"
     with progress_bar(f"computing features with {backbone}") as progress:
         extract_features(

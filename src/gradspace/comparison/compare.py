@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from rich.console import Console
@@ -31,7 +30,6 @@ from gradspace.comparison.tables import (
 from gradspace.comparison.worker import Task, evaluate_run
 from gradspace.data.open import open_recipe
 from gradspace.files import write_atomically
-from gradspace.recipes import Recipe
 from gradspace.runs import Run
 from gradspace.training.schedule import stages
 
@@ -203,25 +201,27 @@ def _entry_of_run(run: Run, device: torch.device) -> Entry:
 
 def _told_apart(entries: Sequence[Entry]) -> list[Entry]:
     """Runs under equal labels that are no seeds of one recipe get the names of their folders."""
-    labels = [(e.dataset, e.model, e.objective) for e in entries]
-    recipes = [_without_seed(e.run.recipe()) for e in entries]
-    count = Counter((*label, entry.seed) for label, entry in zip(labels, entries, strict=True))
-    told = []
-    for entry, label, recipe in zip(entries, labels, recipes, strict=True):
-        alike = [r for r, other in zip(recipes, labels, strict=True) if other == label]
-        if count[*label, entry.seed] > 1:
-            entry = _named(entry, entry)
-        elif any(other != recipe for other in alike):
-            entry = _named(entry, entries[recipes.index(recipe)])
-        told.append(entry)
-    return told
+    keys = [_key(entry) for entry in entries]
+    first = dict(zip(reversed(keys), reversed(entries), strict=True))
+    num_recipes = Counter(labels for labels, _ in first)
+    same_seed = Counter((key[0], entry.seed) for key, entry in zip(keys, entries, strict=True))
+    folders = Counter(entry.run.folder.name for entry in entries)
+
+    def told(entry: Entry, key: tuple[str, str]) -> Entry:
+        if same_seed[key[0], entry.seed] > 1:
+            folder = entry.run.folder
+        elif num_recipes[key[0]] > 1:
+            folder = first[key].run.folder
+        else:
+            return entry
+        name = folder.name if folders[folder.name] == 1 else folder
+        return replace(entry, objective=f"{entry.objective} ({name})")
+
+    return [told(entry, key) for entry, key in zip(entries, keys, strict=True)]
 
 
-def _named(entry: Entry, by: Entry) -> Entry:
-    return replace(entry, objective=f"{entry.objective} ({by.run.folder.name})")
-
-
-def _without_seed(recipe: Recipe) -> dict[str, Any]:
-    """What the seeds of a recipe share; each may start from, and read, files of its own."""
+def _key(entry: Entry) -> tuple[str, str]:
+    """Labels and recipe, apart from the seed; each may start from, and read, files of its own."""
     files = {"data": {"source", "images", "features"}, "offline": {"lists"}}
-    return recipe.model_dump(exclude={"seed": True, "init": True, **files})
+    recipe = entry.run.recipe().model_dump_json(exclude={"seed": True, "init": True, **files})
+    return f"{entry.dataset}, {entry.model}, {entry.objective}", recipe

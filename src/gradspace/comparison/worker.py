@@ -164,7 +164,7 @@ def evaluate_run(
 ) -> None:
     """Write the results of a run and its analysis, where they are missing."""
     chosen = dataset.split(split)
-    weights = run.best.stat().st_mtime_ns if run.best.exists() else None
+    saved_at = run.best.stat().st_mtime_ns if run.best.exists() else None
     system = load_system(run.folder, device)
     if not run.analysis.exists():
         train_split = dataset.splits["train"]
@@ -179,7 +179,7 @@ def evaluate_run(
             reranked = rerank_split(system, chosen, found, RERANKED)
         results = measure(found, chosen, dataset.name, folds, reranked)
         save_results(run.results(split, folds), results)
-    if run.best.stat().st_mtime_ns != weights:
+    if run.best.stat().st_mtime_ns != saved_at:
         run.forget_results()
         raise ValueError(
             f"{run.folder} is in training, and found better weights while it was evaluated: try "

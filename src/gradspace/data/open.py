@@ -43,8 +43,8 @@ def open_dataset(
     problems = structural_problems(dataset)
     if skip_broken:
         dataset = without(dataset, problems)
-        folder = features is not None and Path(features).expanduser().is_dir()
-        read = features is None or folder  # a folder has features of the images that can be read
+        # A folder has features of the images that could be read.
+        read = features is None or _is_folder(features)
         dataset = without(dataset, broken_items(dataset, progress, images=read))
         for split in dataset.splits.values():
             if not split.captions:
@@ -103,16 +103,21 @@ def read_dataset(
                 "give their folder or zip as images, or an .npy as features"
             )
         return dataset
-    path = Path(features).expanduser()
-    return dataset if path.is_dir() else _with(dataset, slice_features(path, dataset.splits))
+    if _is_folder(features):
+        return dataset
+    return _with(dataset, slice_features(Path(features).expanduser(), dataset.splits))
 
 
 def add_features_folder(dataset: Dataset, features: str | Path | None) -> Dataset:
     """The dataset with what a `FeatureWriter` wrote, if `features` is such a folder."""
-    if features is None or not Path(features).expanduser().is_dir():
+    if features is None or not _is_folder(features):
         return dataset
     folder = Path(features).expanduser()
     return _with(dataset, {n: read_features(folder, split) for n, split in dataset.splits.items()})
+
+
+def _is_folder(features: str | Path) -> bool:
+    return Path(features).expanduser().is_dir()
 
 
 def _find_reader(
