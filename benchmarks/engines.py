@@ -20,10 +20,10 @@ import torch
 import typer
 from numpy.typing import NDArray
 
-from gradspace.search.approximate import Approximate, IndexKind, build
-from gradspace.search.contract import Engine, Item
-from gradspace.search.engines import open_engine
-from gradspace.search.where import parse_condition
+from gradspace.indexes.approximate import Approximate, IndexKind, build
+from gradspace.indexes.contract import Engine, Item
+from gradspace.indexes.engines import open_engine
+from gradspace.indexes.where import parse_condition
 
 AT_ONCE = 5_000
 QUERIES = 100

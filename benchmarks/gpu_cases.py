@@ -22,7 +22,7 @@ from benchmarks import gpu_mining, gpu_steps, pairs
 from benchmarks.case import Batch, Case, Measurement, make_batch
 from benchmarks.losses import COSINE
 from gradspace.execution.choice import Execution
-from gradspace.execution.tiles import blocks
+from gradspace.scores.tiles import blocks
 
 Step = Callable[[], tuple[Tensor, ...]]
 """What is timed. It returns the loss, or another number that all who do the same must find, and the

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from benchmarks.case import Batch, Case
 from benchmarks.mining import CAPTIONS, TOP_IMAGES, TOP_TEXTS
-from gradspace.embedding import Embeddings
-from gradspace.execution.tiles import blocks, tile_size
 from gradspace.mining import mine_exact
 from gradspace.mining.top import Precision
+from gradspace.scores.represented import Embeddings
+from gradspace.scores.tiles import blocks, tile_size
 
 Step = Callable[[], tuple[Tensor, ...]]
 """Returns the mean score of all lists; the bare product returns nothing."""

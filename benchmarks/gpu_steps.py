@@ -21,12 +21,12 @@ from benchmarks.case import Case
 from gradspace.data.batches import Batch
 from gradspace.data.dataset import Dataset, make_split
 from gradspace.data.resident import ResidentFeatures
-from gradspace.embedding import Embeddings
 from gradspace.mining import mine_exact
 from gradspace.mining.lists import save_lists
-from gradspace.recipes import make_recipe
-from gradspace.runs import Run
-from gradspace.system import new_system
+from gradspace.runs.folder import Run
+from gradspace.runs.recipe import make_recipe
+from gradspace.runs.system import new_system
+from gradspace.scores.represented import Embeddings
 from gradspace.training.loop import Trainer
 from gradspace.training.monitor import Monitor
 

@@ -17,10 +17,10 @@ from torch import Tensor
 
 from benchmarks.case import Batch, Call, Case, Measurement, Run, make_batch
 from benchmarks.tables import Table, megabytes, seconds, time_ratio
-from gradspace.embedding import Embeddings
-from gradspace.execution.tiles import blocks
 from gradspace.mining import mine_exact
 from gradspace.mining.top import CPU_TILE
+from gradspace.scores.represented import Embeddings
+from gradspace.scores.tiles import blocks
 
 COSINE = 0.3
 """Of a text with its image."""

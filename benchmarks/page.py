@@ -12,7 +12,7 @@ from pathlib import Path
 from benchmarks.measure import GIBIBYTES_PER_CALL, MEASURED_ONCE, SECONDS_PER_CALL, THREADS
 from benchmarks.scale import MEGABYTES_TARGET, MINED_TARGET, PEER_SIZES, UNMINED_TARGET
 from benchmarks.tables import Table
-from gradspace.embedding import PICTURES
+from gradspace.runs.represent import PICTURES
 
 PACKAGES = ("gradspace", "torch", "numpy", "pytorch-metric-learning", "faiss-cpu")
 
@@ -62,7 +62,7 @@ in one process, in turns.
 objectives are timed alone, forward + backward to the embeddings: what they add to that step. COCOS
 is tracked every 100 steps by default, so that a step pays a hundredth of it. Loaders read their
 batches from files that the page cache holds. The backbone is that of transformers, with random
-weights, {PICTURES} photos at a time; `gradspace.allocator` keeps what its layers free.
+weights, {PICTURES} photos at a time; `gradspace.processes` keeps what its layers free.
 
 **Pair scores.** float32, width 1,024, captions of 8 to 16 words, forward + backward to the parts of
 both sides, one thread; the loop goes over the captions (`benchmarks/pairs.py`). Mean scores and

@@ -19,12 +19,12 @@ from torch.nn.functional import normalize
 from benchmarks.case import Call, Case, Measurement, Run
 from benchmarks.tables import Table, megabytes, seconds, time_ratio
 from gradspace.data.batches import image_batches
-from gradspace.search.build import IMAGES_AT_ONCE, update_index
-from gradspace.search.collection import photo_folder
-from gradspace.search.contract import Item
-from gradspace.search.index import create_index
-from gradspace.search.local import LocalEngine
-from gradspace.system import load_system
+from gradspace.indexes.build import IMAGES_AT_ONCE, update_index
+from gradspace.indexes.collection import photo_folder
+from gradspace.indexes.contract import Item
+from gradspace.indexes.index import create_index
+from gradspace.indexes.local import LocalEngine
+from gradspace.runs.system import load_system
 
 K = 10
 PART = 100_000
@@ -163,7 +163,7 @@ def _indexing(case: Case) -> Run:
     collection = photo_folder(photos)
     if case.who == "encoder":
         pixels = list(
-            image_batches(collection.split, batch_size=IMAGES_AT_ONCE, pixels=system.crop)
+            image_batches(collection.split, batch_size=IMAGES_AT_ONCE, reading=system.reading)
         )
 
         @torch.inference_mode()

@@ -23,9 +23,9 @@ from urllib.parse import urlencode, urlsplit
 import numpy as np
 import typer
 
-from gradspace.cli.shared import torch_device
-from gradspace.search.contract import Kind
-from gradspace.search.searcher import Query, Searcher, open_searcher
+from gradspace.indexes.contract import Kind
+from gradspace.indexes.searcher import Query, Searcher, open_searcher
+from gradspace.processes import choose_device
 from gradspace.serve.limits import Limits
 
 WORDS = ("dog", "child", "red", "water", "two", "snow", "street", "ball", "grass", "jumping")
@@ -180,7 +180,7 @@ def main(
     device: Annotated[str | None, typer.Option()] = None,
 ) -> None:
     """Load on a server of its own, on this machine."""
-    searcher = open_searcher(index, torch_device(device))
+    searcher = open_searcher(index, choose_device(device))
     sentences = sentences_for(searcher)
     batch = batch_seconds(searcher, sentences)
     command = [sys.executable, "-m", "gradspace", "serve", str(index), "--port", "0"]

@@ -20,17 +20,18 @@ from transformers import ResNetConfig, ResNetModel
 import gradspace as gs
 from benchmarks.case import Call, Case, Measurement, Run
 from benchmarks.tables import Table, megabytes, milliseconds, time_ratio
-from gradspace.allocator import keep_freed_memory
 from gradspace.data.batches import training_batches
 from gradspace.data.captions import EncodedCaptions
 from gradspace.data.dataset import Split, make_split
 from gradspace.data.feature_files import FeatureFile
 from gradspace.data.image_files import StoredImages, open_store
-from gradspace.data.pixels import RandomCrop
+from gradspace.data.inputs import FEATURES, PictureReading
 from gradspace.data.vocabulary import Vocabulary
-from gradspace.embedding import PICTURES
 from gradspace.models import ImageInput, TextInput, build_model
-from gradspace.positives import Positives
+from gradspace.models.prepare.pictures import RandomCrop
+from gradspace.processes import keep_freed_memory
+from gradspace.runs.represent import PICTURES
+from gradspace.scores.positives import Positives
 
 OBJECTIVES = ("triplet-hard", "triplet", "nt-xent", "smooth-ap", "circle/sigmoid-ms")
 CONSTANT = "VSE++ step, constant loss"
@@ -130,7 +131,7 @@ def _loader(case: Case, shape: tuple[int, ...] | None) -> Run:
             batch_size=case.images,
             seed=0,
             epoch=0,
-            pixels=RandomCrop() if shape is None else None,
+            reading=PictureReading(RandomCrop()) if shape is None else FEATURES,
             num_workers=2 if shape is None else 0,
         )
         batches = [batch for batch, _ in zip(loader, range(BATCHES), strict=False)]

@@ -9,9 +9,9 @@ import torch
 
 from gradspace.data.dataset import Dataset
 from gradspace.data.open import open_dataset
-from gradspace.recipes import Recipe, make_recipe
-from gradspace.runs import Run, create_run
-from gradspace.system import new_system
+from gradspace.runs.folder import Run, create_run
+from gradspace.runs.recipe import Recipe, make_recipe
+from gradspace.runs.system import new_system
 from gradspace.training import train
 from gradspace.training.monitor import Monitor
 

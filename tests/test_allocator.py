@@ -10,7 +10,7 @@ import pytest
 
 COUNT_PAGE_FAULTS = """
 import resource, sys, torch
-from gradspace.allocator import keep_freed_memory
+from gradspace.processes import keep_freed_memory
 if sys.argv[1] == "keep":
     keep_freed_memory()
 for number in range(20):

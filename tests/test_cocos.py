@@ -11,7 +11,7 @@ from samples import GOAL_NAMES, Batch, random_batch
 from torch import Tensor
 
 import gradspace as gs
-from gradspace.positives import match_mask
+from gradspace.scores.positives import match_mask
 
 
 def loop_cocos(weights: list[list[float]], mask: list[list[bool]], epsilon: float) -> gs.Cocos:

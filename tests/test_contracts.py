@@ -10,7 +10,7 @@ from samples import Batch
 from torch import Tensor
 
 import gradspace as gs
-from gradspace.positives import match_mask
+from gradspace.scores.positives import match_mask
 
 
 def gradient(objective: gs.Objective, scores: Tensor, positives: Tensor) -> Tensor:

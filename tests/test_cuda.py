@@ -53,8 +53,8 @@ def test_metrics() -> None:
 
 
 def test_training(tmp_path: Path) -> None:
-    from gradspace.runs import create_run
-    from gradspace.system import prepare_system
+    from gradspace.runs.folder import create_run
+    from gradspace.runs.system import prepare_system
     from gradspace.training import train
     from gradspace.training.monitor import Monitor
 

@@ -9,9 +9,9 @@ import pytest
 from rich.console import Console
 from small_runs import DATA, MODEL
 
-from gradspace import demo
+from gradspace.cli import demo_run as demo
 from gradspace.comparison.recipe import Comparison
-from gradspace.search.searcher import Query, open_searcher
+from gradspace.indexes.searcher import Query, open_searcher
 
 
 def small(epochs: int = 1) -> Comparison:

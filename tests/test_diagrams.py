@@ -9,7 +9,7 @@ import torch
 import gradspace as gs
 from gradspace.analysis.diagrams import draw_diagrams, pair_curves, real_triplets, triplet_surface
 from gradspace.analysis.score_file import SavedScores
-from gradspace.positives import match_mask
+from gradspace.scores.positives import match_mask
 
 
 @pytest.mark.parametrize("kind", ["constant", "nca", "circle"])

@@ -10,8 +10,8 @@ from statistics import mean, stdev
 
 import pytest
 
-from gradspace.comparison.metrics import ARROWS
 from gradspace.comparison.results import load_table
+from gradspace.runs.numbers import ARROWS
 
 ROOT = Path(__file__).parent.parent
 TITLE = re.compile(r"\*\*(?P<model>[^,*]+), (?P<dataset>[^,*]+), (?P<seeds>\d+ seeds|one seed)\*\*")

@@ -12,11 +12,13 @@ from models import tiny
 
 from gradspace.data.dataset import make_split
 from gradspace.data.image_files import ImageFolder, StoredImages
-from gradspace.data.pixels import CentreCrop
+from gradspace.data.inputs import PictureReading
 from gradspace.data.vocabulary import Vocabulary
-from gradspace.embedding import PICTURES, embed_pictures, embed_split
 from gradspace.models import ImageInput, TextInput, build_model
-from gradspace.system import System
+from gradspace.models.prepare.pictures import CentreCrop
+from gradspace.runs.embed import embed_pictures
+from gradspace.runs.represent import PICTURES, embed_split
+from gradspace.runs.system import System
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
@@ -34,7 +36,9 @@ def test_pictures_of_a_split_are_embedded_one_by_one_whoever_decodes_them(tmp_pa
         width=8,
     ).eval()
     crop = CentreCrop(size=32, resize=36)
-    system = System(model, vocabulary.encode_batch, torch.device("cpu"), crop=crop)
+    system = System(
+        model, vocabulary.encode_batch, torch.device("cpu"), reading=PictureReading(crop)
+    )
     assert split.images is not None
     expected = [embed_pictures(system, [split.images.load(i)]) for i in range(len(names))]
     for num_workers in (0, 2):

@@ -16,13 +16,14 @@ from models.explained import explained, make, pairs
 from PIL import Image
 from small_runs import train_small
 
-from gradspace.data.pixels import CentreCrop
+from gradspace.data.inputs import PictureReading
 from gradspace.data.vocabulary import Vocabulary, words
-from gradspace.explain import Explanation, explain_pair
 from gradspace.models import ImageInput, RetrievalModel, TextInput
 from gradspace.models.backbones import Backbone
-from gradspace.models.tokenizer import Tokenizer
-from gradspace.system import System, load_system
+from gradspace.models.prepare.pictures import CentreCrop
+from gradspace.models.prepare.tokenizer import Tokenizer
+from gradspace.runs.explain import Explanation, explain_pair
+from gradspace.runs.system import System, load_system
 
 SEEN = ["a red dog runs", "the İstanbul dog's naïve ball", "two dogs, Δέλτα", "ΔΣ 42"]
 CAPTIONS = {
@@ -263,7 +264,7 @@ def test_of_a_picture_the_grid_and_its_box_are_known(tmp_path: Path) -> None:
     image_input = ImageInput(backbone=tiny.resnet(tmp_path))
     text_input = TextInput(vocabulary_size=len(vocabulary))
     model = make("vse-infinity", image_input, text_input).float()
-    system = system_of(model, vocabulary, crop=CentreCrop(size=32, resize=36))
+    system = system_of(model, vocabulary, reading=PictureReading(CentreCrop(size=32, resize=36)))
     picture = Image.fromarray(
         np.random.default_rng(0).integers(256, size=(48, 96, 3), dtype=np.uint8)
     )
@@ -271,8 +272,8 @@ def test_of_a_picture_the_grid_and_its_box_are_known(tmp_path: Path) -> None:
     assert found.regions is not None
     assert found.regions.shape == (4, 4)
     assert found.box == (20 / 72, 2 / 36, 52 / 72, 34 / 36)
-    assert isinstance(system.crop, CentreCrop)
-    same = explain(system, "a red dog", system.crop(picture))
+    assert isinstance(system.reading, PictureReading)
+    same = explain(system, "a red dog", system.reading.prepare([picture])[0])
     assert same.regions is not None
     assert np.array_equal(same.regions, found.regions)
     assert same.box is None

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 import gradspace as gs
-from gradspace.analysis.offline import offline_cocos, offline_cocos_of_scores
-from gradspace.offline import MinedColumns, MinedScores, Offline
+from gradspace.analysis.mined import offline_cocos, offline_cocos_of_scores
+from gradspace.loss.mined import MinedColumns, MinedScores, Offline
 
 OBJECTIVES = ["triplet", "triplet-hard", "nt-xent", "smooth-ap", "circle/sigmoid-ms", "siglip"]
 MINED = [*OBJECTIVES, "offline-triplet", "adaptive-offline-quintuplet"]

@@ -15,7 +15,6 @@ from samples import random_batch
 from torch import Tensor
 
 import gradspace as gs
-from gradspace.execution import tiles
 from gradspace.metrics import (
     cross_retrieval_ranks,
     rank_both,
@@ -23,7 +22,8 @@ from gradspace.metrics import (
     write_trec_qrels,
     write_trec_run,
 )
-from gradspace.positives import as_positives
+from gradspace.scores import tiles
+from gradspace.scores.positives import as_positives
 
 
 @pytest.mark.parametrize("ties", [False, True])

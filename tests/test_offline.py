@@ -14,8 +14,8 @@ from torch import Tensor
 
 import gradspace as gs
 from gradspace import processes
-from gradspace.analysis.offline import offline_cocos
-from gradspace.offline import Offline
+from gradspace.analysis.mined import offline_cocos
+from gradspace.loss.mined import Offline
 
 PARTS = ("images", "texts", "images_of_texts", "texts_of_images")
 NAMES = ("offline-triplet", "offline-quintuplet", "adaptive-offline-quintuplet")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import gradspace as gs
 from gradspace.execution.choice import Execution
-from gradspace.positives import Positives, match_ids, match_mask, match_positions, stable_ids
+from gradspace.scores.positives import Positives, match_ids, match_mask, match_positions, stable_ids
 
 ids = st.lists(st.integers(0, 5), min_size=1, max_size=12)
 

@@ -5,11 +5,11 @@ from importlib.metadata import version
 from gradspace.analysis.cocos import Cocos, CocosMeter, cocos
 from gradspace.analysis.score_file import save_scores
 from gradspace.analysis.weights import score_weights
-from gradspace.execution.tiles import EmbeddingScores
-from gradspace.loss import RetrievalLoss
+from gradspace.loss.retrieval_loss import RetrievalLoss
 from gradspace.metrics import mean_average_precision, ranks, recall, retrieval_report
 from gradspace.objectives import Objective, objective, objectives
-from gradspace.positives import match_ids
+from gradspace.scores.positives import match_ids
+from gradspace.scores.tiles import EmbeddingScores
 
 __version__ = version("gradspace")
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from numbers import Integral
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from gradspace.positives import Ids
+Ids = Tensor | NDArray[Any] | Sequence[int] | Sequence[str]
+"""What says which things belong together: equal ids do."""
 
 
 def check_tensor(name: str, value: object) -> None:

@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gradspace.analysis.run_analysis import RunAnalysis
 from gradspace.comparison.entries import Entry
-from gradspace.comparison.results import RunResults, measure
 from gradspace.data.dataset import make_split
-from gradspace.embedding import Embeddings
-from gradspace.runs import Run
+from gradspace.runs.analysis import RunAnalysis
+from gradspace.runs.folder import Run
+from gradspace.runs.results import RunResults, measure
+from gradspace.scores.represented import Embeddings
 
 COUNTS = ("per_query", "per_batch", "queries_without", "negative_weight", "positive_weight")
 

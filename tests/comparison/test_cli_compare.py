@@ -18,8 +18,9 @@ from typer.testing import CliRunner
 from gradspace.cli import app
 from gradspace.comparison import worker
 from gradspace.comparison.compare import gather
-from gradspace.comparison.results import RunResults, load_table, measure
-from gradspace.recipes import make_recipe, read_toml
+from gradspace.comparison.results import load_table
+from gradspace.runs.recipe import make_recipe, read_toml
+from gradspace.runs.results import RunResults, measure
 
 ROOT = Path(__file__).parents[2]
 STUDY = """

@@ -14,14 +14,9 @@ from comparison.made_up import entry, random_results
 from gradspace.comparison.compare import gather
 from gradspace.comparison.entries import grouped, per_image
 from gradspace.comparison.flips import find_flips
-from gradspace.comparison.metrics import RECALLS
-from gradspace.comparison.results import (
-    check_comparable,
-    load_results,
-    load_table,
-    save_results,
-    save_table,
-)
+from gradspace.comparison.results import load_table, save_table
+from gradspace.runs.numbers import RECALLS
+from gradspace.runs.results import check_comparable, load_results, save_results
 
 
 @pytest.mark.parametrize("folds", [1, 4])

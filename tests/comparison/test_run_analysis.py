@@ -12,15 +12,15 @@ import torch
 from small_runs import open_data, small_recipe, train_small
 
 from gradspace.analysis.cocos import Cocos, cocos
-from gradspace.analysis.run_analysis import analyse_run, load_analysis
 from gradspace.comparison.compare import gather
 from gradspace.comparison.worker import evaluate_run
 from gradspace.data.order import epoch_order
-from gradspace.embedding import embed_split
 from gradspace.metrics import retrieval_report
-from gradspace.recipes import build_objective
-from gradspace.runs import Run
-from gradspace.system import load_system
+from gradspace.runs.analysis import analyse_run, load_analysis
+from gradspace.runs.folder import Run
+from gradspace.runs.recipe import build_objective
+from gradspace.runs.represent import embed_split
+from gradspace.runs.system import load_system
 
 CPU = torch.device("cpu")
 

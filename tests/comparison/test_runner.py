@@ -21,8 +21,8 @@ from gradspace.comparison import worker
 from gradspace.comparison.results import load_table
 from gradspace.comparison.runner import Job, Runner
 from gradspace.comparison.worker import Task
-from gradspace.recipes import Recipe
-from gradspace.runs import Run
+from gradspace.runs.folder import Run
+from gradspace.runs.recipe import Recipe
 from gradspace.training.health import TrainingError
 from gradspace.training.loop import Progress
 

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from training.test_pair_scorers import ADAPTIVE, parts_of, run
 
-from gradspace.comparison.results import load_results, load_table
+from gradspace.comparison.results import load_table
 from gradspace.metrics import retrieval_report
-from gradspace.runs import Run
+from gradspace.runs.folder import Run
+from gradspace.runs.results import load_results
 
 ROUNDS = """
 title = "Two rounds of BFAN beside VSE++"

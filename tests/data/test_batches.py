@@ -18,12 +18,13 @@ from gradspace.data import Batch, Split, image_batches, text_batches, training_b
 from gradspace.data.captions import EncodedCaptions
 from gradspace.data.dataset import PickedFeatures
 from gradspace.data.feature_files import FeatureFile
+from gradspace.data.inputs import FEATURES, PictureReading, Pixels
 from gradspace.data.loader import Loader
 from gradspace.data.order import CaptionsPerImage
-from gradspace.data.pixels import CentreCrop, Pixels, RandomCrop
 from gradspace.data.resident import resident
 from gradspace.data.vocabulary import Vocabulary
-from gradspace.positives import match_ids
+from gradspace.models.prepare.pictures import CentreCrop, RandomCrop
+from gradspace.scores.positives import match_ids
 
 SPLIT = small_split(num_images=20, captions=5)
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
@@ -53,7 +54,7 @@ def batches(
         seed=7,
         epoch=epoch,
         start_batch=start_batch,
-        pixels=pixels,
+        reading=FEATURES if pixels is None else PictureReading(pixels),
         num_workers=num_workers,
         rank=rank,
         world_size=world_size,
@@ -186,7 +187,11 @@ def test_crops_differ_between_epochs_and_captions_but_not_between_processes(
 
 
 def test_images_and_texts_come_in_order(with_images: Split) -> None:
-    images = list(image_batches(with_images, batch_size=8, pixels=CentreCrop(size=16, resize=20)))
+    images = list(
+        image_batches(
+            with_images, batch_size=8, reading=PictureReading(CentreCrop(size=16, resize=20))
+        )
+    )
     assert [len(part) for part in images] == [8, 8, 4]
     assert with_images.images is not None
     expected = CentreCrop(size=16, resize=20)(with_images.images.load(9))
@@ -240,7 +245,7 @@ def test_loaders_can_be_sent_to_other_processes(with_images: Split) -> None:
         batch_size=8,
         seed=7,
         epoch=0,
-        pixels=RandomCrop(size=16),
+        reading=PictureReading(RandomCrop(size=16)),
     )
     assert_same(list(pickle.loads(pickle.dumps(loader))), list(loader))
 
@@ -342,7 +347,7 @@ def test_batches_can_be_pinned(with_images: Split, num_workers: int) -> None:
             batch_size=8,
             seed=7,
             epoch=0,
-            pixels=pixels,
+            reading=FEATURES if pixels is None else PictureReading(pixels),
             num_workers=num_workers,
             pin_memory=True,
         )

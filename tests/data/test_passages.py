@@ -9,7 +9,7 @@ import torch
 
 from gradspace.data import check_dataset, image_batches, open_dataset, training_batches
 from gradspace.data.captions import EncodedCaptions
-from gradspace.data.passages import PassageTokens
+from gradspace.data.inputs import PassageReading
 from gradspace.data.vocabulary import Vocabulary
 
 
@@ -82,23 +82,23 @@ def test_passages_travel_where_images_do(corpus: Path) -> None:
     train = open_dataset(corpus).splits["train"]
     assert train.passages is not None
     vocabulary = Vocabulary.build([*train.captions, *train.passages], min_count=1)
-    read = PassageTokens(vocabulary.encode_batch)
+    read = PassageReading(vocabulary.encode_batch)
     captions = EncodedCaptions(vocabulary.encode_batch, train.captions)
-    (batch,) = training_batches(train, captions, batch_size=8, seed=0, epoch=0, pixels=read)
+    (batch,) = training_batches(train, captions, batch_size=8, seed=0, epoch=0, reading=read)
     lengths, tokens = batch.images[:, 0], batch.images[:, 1:]
     for row, length, image in zip(tokens, lengths, batch.image_ids.tolist(), strict=True):
         assert row[:length].tolist() == vocabulary.encode(train.passages[image])
         assert not row[length:].any()
     assert torch.equal(batch.image_ids, batch.text_ids)
-    in_order = [part[:, 0] for part in image_batches(train, batch_size=3, pixels=read)]
+    in_order = [part[:, 0] for part in image_batches(train, batch_size=3, reading=read)]
     assert torch.cat(in_order).tolist() == [len(vocabulary.encode(text)) for text in train.passages]
 
 
 def test_a_model_of_passages_refuses_images() -> None:
     scenes = open_dataset("scenes", num_train=4, num_dev=2, num_test=2).splits["train"]
-    read = PassageTokens(Vocabulary.build(scenes.captions, 1).encode_batch)
+    read = PassageReading(Vocabulary.build(scenes.captions, 1).encode_batch)
     with pytest.raises(ValueError, match="split 'train' has images, and the model reads passages"):
-        image_batches(scenes, batch_size=2, pixels=read)
+        image_batches(scenes, batch_size=2, reading=read)
     questions = open_dataset("questions", num_train=4, num_dev=2, num_test=2).splits["train"]
     with pytest.raises(ValueError, match="split 'train' has passages, and the model reads images"):
         image_batches(questions, batch_size=2)

@@ -6,7 +6,7 @@ import torch
 from data.examples import picture
 from PIL import Image
 
-from gradspace.data.pixels import CentreCrop, RandomCrop
+from gradspace.models.prepare.pictures import CentreCrop, RandomCrop
 
 
 @pytest.mark.parametrize("size", [(300, 200), (200, 300), (301, 301), (30, 999)])

@@ -238,6 +238,6 @@ def test_flickr8k_opens_as_it_lies_there() -> None:
     assert sizes == {"train": (6000, 30000), "dev": (1000, 5000), "test": (1000, 5000)}
     for split in dataset.splits.values():
         assert split.images is not None
-        assert min(split.images.load(17).size) == 192
+        assert min(split.images.load(17).size) in (192, 256)  # of the first packing, and of this
         assert split.features is not None
         assert split.features.shape == (2048,)

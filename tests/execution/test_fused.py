@@ -17,12 +17,12 @@ import gradspace as gs
 
 pytest.importorskip("triton")
 
-from gradspace.execution import fused, fused_backward, fused_forward, launching
 from gradspace.execution.block import Block, Upstream
-from gradspace.execution.fused import Fused
-from gradspace.execution.launching import Tile
-from gradspace.execution.statistics import Hardest, PositiveScores, Statistic, Sum
+from gradspace.execution.triton import backward, forward, fused, launching
+from gradspace.execution.triton.fused import Fused
+from gradspace.execution.triton.launching import Tile
 from gradspace.objectives.contract import Objective, Reduction
+from gradspace.objectives.statistics import Hardest, PositiveScores, Statistic, Sum
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="needs Triton's interpreter")
 
@@ -32,8 +32,8 @@ def interpreted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Tiles as small as Triton allows, several chunks of them, and CPU tensors for GPU ones."""
     monkeypatch.setattr(launching, "FLOAT32", (Tile(16, 32, 16, 1, 1),))
     monkeypatch.setattr(launching, "RECOVER", Tile(16, 0, 16, 1, 1))
-    monkeypatch.setattr(fused_forward, "CHUNK_BYTES", 4 * 16 * 40)
-    monkeypatch.setattr(fused_backward, "WEIGHT_BYTES", 4 * 64 * 40)
+    monkeypatch.setattr(forward, "CHUNK_BYTES", 4 * 16 * 40)
+    monkeypatch.setattr(backward, "WEIGHT_BYTES", 4 * 64 * 40)
     monkeypatch.setattr(fused, "is_available", lambda values: values.dtype in fused.DTYPES)
     with np.errstate(all="ignore"):  # the interpreter is NumPy: exp(-inf) and the like are meant
         yield
@@ -131,7 +131,7 @@ FORMULAS = [
 def test_translated_formulas(statistic: Any) -> None:
     from triton_terms import evaluate
 
-    from gradspace.execution.terms import translate
+    from gradspace.execution.triton.terms import translate
 
     translated = translate(statistic.term, 0.0 if isinstance(statistic, Sum) else -1e30)
     s = torch.linspace(-1, 1, 16).repeat(16, 1)
@@ -180,8 +180,8 @@ def test_a_kernel_that_does_not_compile_is_streamed_with_one_warning(
         raise CompilationError("def kernel(): pass", None, "no such instruction")
 
     batch = embedded(dtype=torch.float32)
-    monkeypatch.setattr(fused_forward, "_pass_with", fail)
-    monkeypatch.setattr(fused_backward, "_backward_with", fail)
+    monkeypatch.setattr(forward, "_pass_with", fail)
+    monkeypatch.setattr(backward, "_backward_with", fail)
     fused._warn.cache_clear()
     loss = gs.RetrievalLoss("nt-xent", execution="triton")
     with pytest.warns(UserWarning, match="streamed execution takes their place") as warned:
@@ -197,8 +197,8 @@ def test_without_a_compiler_all_kernels_give_way(monkeypatch: pytest.MonkeyPatch
     def fail(*_: object) -> None:
         raise RuntimeError("Failed to find C compiler. Please specify via CC environment variable")
 
-    monkeypatch.setattr(fused_forward, "_pass_with", fail)
-    monkeypatch.setattr(fused_backward, "_backward_with", fail)
+    monkeypatch.setattr(forward, "_pass_with", fail)
+    monkeypatch.setattr(backward, "_backward_with", fail)
     monkeypatch.setattr(fused, "pair_scores", fail)
     monkeypatch.setattr(fused, "weighted_sums", fail)
     batch = embedded(dtype=torch.float32)
@@ -216,7 +216,7 @@ def test_a_tile_that_is_too_large_for_the_device_gives_way(
     from triton.runtime.errors import OutOfResources
 
     tried = []
-    original = fused_forward._pass_with
+    original = forward._pass_with
 
     def on_a_small_device(tile: Tile, *others: Any) -> Any:
         tried.append(tile)
@@ -224,7 +224,7 @@ def test_a_tile_that_is_too_large_for_the_device_gives_way(
             raise OutOfResources(1, 0, "shared memory")
         return original(Tile(16, 32, 16, 1, 1), *others)
 
-    monkeypatch.setattr(fused_forward, "_pass_with", on_a_small_device)
+    monkeypatch.setattr(forward, "_pass_with", on_a_small_device)
     batch = embedded(dtype=torch.float32)
     loss = gs.RetrievalLoss("siglip", execution="triton")
     for _ in range(2):

@@ -13,12 +13,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import gradspace as gs
 from gradspace.execution import choice, streamed
-from gradspace.execution.block import Block, Found, Wanted
+from gradspace.execution.block import Block, HardestNegatives, Wanted
 from gradspace.execution.choice import Execution
-from gradspace.execution.statistics import Hardest, PositiveScores, Statistic, Sum
 from gradspace.execution.streamed import Streamed
 from gradspace.objectives import Objective
 from gradspace.objectives.contract import Reduction
+from gradspace.objectives.statistics import Hardest, PositiveScores, Statistic, Sum
 
 
 @pytest.mark.parametrize("tile", [7, 200])
@@ -148,8 +148,8 @@ def test_finds_the_hardest_negative_of_both_sides() -> None:
     negatives = scores.masked_fill(batch.image_ids[:, None] == batch.text_ids, -torch.inf)
     block = Block(*batch)
     (found,) = Streamed(tile=10).forward(block, [Wanted(Hardest(), Hardest())])
-    assert isinstance(found.row, Found)
-    assert isinstance(found.column, Found)
+    assert isinstance(found.row, HardestNegatives)
+    assert isinstance(found.column, HardestNegatives)
     assert torch.equal(found.row.index, negatives.argmax(1))
     assert torch.equal(found.column.index, negatives.argmax(0))
     torch.testing.assert_close(found.row.value, negatives.amax(1))

@@ -8,9 +8,9 @@ from embedded import embedded
 from numpy.typing import NDArray
 
 from gradspace.data.dataset import Split
-from gradspace.embedding import Embeddings
 from gradspace.mining import MinedLists
 from gradspace.mining.lists import ARRAYS, describe_source
+from gradspace.scores.represented import Embeddings
 
 Loops = tuple[list[list[int]], list[list[int]]]
 

@@ -11,9 +11,9 @@ import torch
 from mining.made import named
 from torch.nn.functional import normalize
 
-from gradspace.embedding import Embeddings
 from gradspace.mining import MinedLists, approximate, mine_exact, mine_with_faiss
 from gradspace.mining.approximate import Index
+from gradspace.scores.represented import Embeddings
 
 
 def clustered(num_images: int = 1200, captions: int = 3, width: int = 16) -> Embeddings:

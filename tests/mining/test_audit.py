@@ -11,10 +11,10 @@ from mining.made import random_lists, random_split
 
 from gradspace.data.open import open_dataset
 from gradspace.data.readers.scenes import true_relevance
-from gradspace.embedding import Embeddings
 from gradspace.mining import audit as module
 from gradspace.mining import false_negative_rate, mine_exact, most_suspicious
 from gradspace.mining.audit import intervals
+from gradspace.scores.represented import Embeddings
 
 SPLIT = random_split()
 LISTS = random_lists(SPLIT, 30, 12)

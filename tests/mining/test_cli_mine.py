@@ -13,10 +13,11 @@ from typer.testing import CliRunner
 
 from gradspace.cli import app
 from gradspace.comparison.results import load_table
-from gradspace.embedding import embed_split, save_embeddings
 from gradspace.mining import load_lists
-from gradspace.runs import Run
-from gradspace.system import load_system
+from gradspace.runs.folder import Run
+from gradspace.runs.represent import embed_split
+from gradspace.runs.system import load_system
+from gradspace.scores.represented import save_embeddings
 
 ROUNDS = """
 title = "Two rounds"

@@ -15,9 +15,10 @@ from torch import Tensor
 
 pytest.importorskip("triton")
 
-from gradspace.mining import collecting, mine_exact
-from gradspace.mining.collecting import CollectingTop
-from gradspace.mining.running import EMPTY, RunningTop, encode_keys
+from gradspace.mining import mine_exact
+from gradspace.nearest import collecting
+from gradspace.nearest.collecting import CollectingTop
+from gradspace.nearest.running import EMPTY, RunningTop, encode_keys
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 LENGTHS: dict[str, Any] = {"top_texts": 9, "top_images": 5}

@@ -18,10 +18,10 @@ import torch
 from mining.made import odd_embeddings
 from several import start_together, together
 
-from gradspace.embedding import Embeddings
 from gradspace.mining import mine_exact, mine_to_file
 from gradspace.mining.lists import save_lists
 from gradspace.mining.state import load_state
+from gradspace.scores.represented import Embeddings
 
 OPTIONS: dict[str, Any] = {"top_texts": 9, "top_images": 5, "tile": (2, 20), "save_every": 0}
 

@@ -10,11 +10,11 @@ import pytest
 import torch
 from mining.made import odd_embeddings, random_lists, random_split
 
-from gradspace.checkpoint import load_checkpoint, save_checkpoint
 from gradspace.data.dataset import make_split
-from gradspace.embedding import save_embeddings
 from gradspace.mining import load_lists, mine_exact, save_lists
 from gradspace.mining.lists import ARRAYS
+from gradspace.scores.represented import save_embeddings
+from gradspace.tensor_files import load_tensors, save_tensors
 
 
 def resident_megabytes() -> float:
@@ -96,8 +96,8 @@ def test_files_that_are_no_lists(tmp_path: Path) -> None:
     refused("text is cut short, or no file of mined lists", "text")
     save_embeddings(tmp_path / "embeddings", odd_embeddings())
     refused("embeddings is a file of gradspace, but not one of mined lists", "embeddings")
-    tensors, record = load_checkpoint(tmp_path / "lists")
-    save_checkpoint(tmp_path / "new", tensors, {**record, "version": 2})
+    tensors, record = load_tensors(tmp_path / "lists")
+    save_tensors(tmp_path / "new", tensors, {**record, "version": 2})
     refused("new holds mined lists of version 2, and this gradspace reads version 1", "new")
-    save_checkpoint(tmp_path / "odd", {"texts": torch.ones(2)}, record)
+    save_tensors(tmp_path / "odd", {"texts": torch.ones(2)}, record)
     refused("odd is a file of gradspace, but not one of mined lists", "odd")

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from mining.made import assert_same, lists_by_loops, named, odd_embeddings
 from several import together
 
-from gradspace.embedding import Embeddings, load_embeddings, save_embeddings
 from gradspace.mining import load_lists, mine_exact, save_lists
-from gradspace.mining.running import RunningTop, decode_keys, encode_keys
 from gradspace.mining.top import Precision
+from gradspace.nearest.running import RunningTop, decode_keys, encode_keys
 from gradspace.processes import rank
+from gradspace.scores.represented import Embeddings, load_embeddings, save_embeddings
 
 TILES = [(512, 4096), (23, 57), (1, 1), (5, 7), (4, 57), (23, 2), (22, 56), (1, 57)]
 

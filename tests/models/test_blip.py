@@ -15,10 +15,9 @@ from typer.testing import CliRunner
 
 from gradspace.cli import app
 from gradspace.data.open import open_dataset
-from gradspace.embedding import embed_split
 from gradspace.models.blip import Blip, is_blip
-from gradspace.scoring import rerank_split
-from gradspace.system import load_system
+from gradspace.runs.represent import embed_split, rerank_split
+from gradspace.runs.system import load_system
 
 
 @pytest.fixture(scope="module")

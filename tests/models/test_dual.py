@@ -13,10 +13,10 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 import gradspace as gs
-from gradspace.embedding import embed_captions, embed_pictures
 from gradspace.models.dual import DualEncoder
 from gradspace.models.families import FAMILIES, part_of
-from gradspace.system import load_system
+from gradspace.runs.embed import embed_captions, embed_pictures
+from gradspace.runs.system import load_system
 
 
 @pytest.fixture(params=FAMILIES)

@@ -12,7 +12,7 @@ from models import tiny, tiny_dual
 from models.tiny_dual import build
 
 from gradspace.models import ImageInput, TextInput, build_model
-from gradspace.system import load_system
+from gradspace.runs.system import load_system
 
 
 def test_a_network_of_another_kind(tmp_path: Path) -> None:

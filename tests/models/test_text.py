@@ -7,8 +7,8 @@ import torch
 from models import loops, tiny
 
 from gradspace.models.inputs import TextInput
+from gradspace.models.prepare.tokenizer import Tokenizer
 from gradspace.models.text import GRUEncoder, TransformerEncoder
-from gradspace.models.tokenizer import Tokenizer
 
 
 @pytest.fixture(scope="module")

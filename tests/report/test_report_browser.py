@@ -19,9 +19,9 @@ from selenium.webdriver import ActionChains, Keys
 from selenium.webdriver.common.by import By
 
 from gradspace.data.dataset import Dataset
-from gradspace.embedding import Embeddings
 from gradspace.mining import mine_exact
 from gradspace.report.audit import write_audit
+from gradspace.scores.represented import Embeddings
 
 pytestmark = NEEDS_A_BROWSER
 

@@ -20,7 +20,7 @@ from gradspace.comparison.published import Published
 from gradspace.comparison.tables import View
 from gradspace.data.dataset import Dataset, Split
 from gradspace.report import write_report
-from gradspace.runs import Run
+from gradspace.runs.folder import Run
 
 SECTIONS = (
     "tables",

@@ -14,10 +14,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from gradspace.analysis.significance import compare_all
-from gradspace.comparison.metrics import SYMBOLS
 from gradspace.comparison.tables import Column
 from gradspace.data.dataset import make_split
-from gradspace.embedding import Embeddings
 from gradspace.report.differences import Forest, make_forest
 from gradspace.report.flips import choose_queries, outcome_of, queries_by_outcome
 from gradspace.report.history import MOST_POINTS, curve_of
@@ -26,6 +24,8 @@ from gradspace.report.retrieval import retrieve
 from gradspace.report.svg import Drawer, dots
 from gradspace.report.tables import spans, with_symbols
 from gradspace.report.thumbnails import Thumbnails
+from gradspace.runs.numbers import SYMBOLS
+from gradspace.scores.represented import Embeddings
 
 
 def embeddings(num_images: int = 12, per_image: int = 3, values: int = 3) -> Embeddings:

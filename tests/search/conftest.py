@@ -9,7 +9,7 @@ import torch
 from models.tiny_dual import clip
 from search.made_photos import write_photos
 
-from gradspace.system import System, load_system
+from gradspace.runs.system import System, load_system
 
 
 @pytest.fixture(scope="session")

@@ -11,8 +11,8 @@ import pytest
 from numpy.typing import NDArray
 
 from gradspace.files import locked
-from gradspace.search.contract import Hit, Item, Kind, Vectors
-from gradspace.search.where import Condition, all_met
+from gradspace.indexes.contract import Hit, Item, Kind, Vectors
+from gradspace.indexes.where import Condition, all_met
 
 
 @pytest.fixture(scope="session")

@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from gradspace.search import approximate
-from gradspace.search.approximate import Approximate, IndexKind, build
-from gradspace.search.exact import Found, top_rows
+from gradspace.indexes import approximate
+from gradspace.indexes.approximate import Approximate, IndexKind, build
+from gradspace.nearest.exact import Neighbours, top_rows
 
 COUNT, WIDTH = 12_000, 16
 KINDS: tuple[IndexKind, ...] = ("hnsw", "ivf-pq")
@@ -47,7 +47,7 @@ def queries(count: int = 40) -> Tensor:
     return torch.nn.functional.normalize(vectors, dim=1)
 
 
-def share_found(true: list[Found], found: list[Found]) -> float:
+def share_found(true: list[Neighbours], found: list[Neighbours]) -> float:
     pairs = zip(true, found, strict=True)
     return float(np.mean([np.isin(t[0], f[0]).mean() for t, f in pairs]))
 
@@ -119,7 +119,7 @@ def test_recall_is_measured_and_not_assumed(
 ) -> None:
     """An index that finds the wrong half of the rows is said to."""
 
-    def half(self: Approximate, queries: Tensor, k: int) -> list[Found]:
+    def half(self: Approximate, queries: Tensor, k: int) -> list[Neighbours]:
         return [(rows[::2], scores[::2]) for rows, scores in top_rows(self._vectors, queries, k)]
 
     monkeypatch.setattr(Approximate, "search", half)

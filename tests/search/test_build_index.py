@@ -21,18 +21,19 @@ from search.made_photos import write_photo, write_photos
 from small_runs import train_small
 from torch import Tensor
 
-from gradspace.data.features import extract_features
-from gradspace.data.open import open_dataset, open_recipe
-from gradspace.embedding import embed_captions, embed_pictures
-from gradspace.recipes import DataRecipe, make_recipe
-from gradspace.runs import create_run
-from gradspace.search import build
-from gradspace.search.build import Outcome, update_index
-from gradspace.search.collection import caption_file, dataset_split, photo_folder
-from gradspace.search.index import Index, create_index, open_index
-from gradspace.search.searcher import Query, Searcher, open_searcher
-from gradspace.search.where import parse_condition
-from gradspace.system import System, load_system, new_system
+from gradspace.data.open import open_dataset
+from gradspace.indexes import build
+from gradspace.indexes.build import Outcome, update_index
+from gradspace.indexes.collection import caption_file, dataset_split, photo_folder
+from gradspace.indexes.index import Index, create_index, open_index
+from gradspace.indexes.searcher import Query, Searcher, open_searcher
+from gradspace.indexes.where import parse_condition
+from gradspace.models.features import extract_features
+from gradspace.runs.data import open_recipe
+from gradspace.runs.embed import embed_captions, embed_pictures
+from gradspace.runs.folder import create_run
+from gradspace.runs.recipe import DataRecipe, make_recipe
+from gradspace.runs.system import System, load_system, new_system
 from gradspace.training import train
 from gradspace.training.monitor import Monitor
 

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from PIL import ExifTags, Image
 
-from gradspace.recipes import DataRecipe
-from gradspace.search.collection import (
+from gradspace.indexes.collection import (
     caption_file,
     dataset_split,
     identity,
@@ -16,6 +15,7 @@ from gradspace.search.collection import (
     photo_folder,
     with_facts,
 )
+from gradspace.runs.recipe import DataRecipe
 
 
 def test_a_folder_of_photos(photos: Path) -> None:

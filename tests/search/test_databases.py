@@ -15,18 +15,18 @@ import pytest
 from numpy.typing import NDArray
 from search.servers import postgres_url  # noqa: F401
 
-from gradspace.search.contract import Item
-from gradspace.search.engines import open_engine
-from gradspace.search.where import parse_condition
+from gradspace.indexes.contract import Item
+from gradspace.indexes.engines import open_engine
+from gradspace.indexes.where import parse_condition
 
 pytest.importorskip("pgvector")
 pytest.importorskip("psycopg")
 pytest.importorskip("milvus_lite")
 import psycopg
 
-from gradspace.search import milvus, postgres
-from gradspace.search.milvus import MilvusEngine
-from gradspace.search.postgres import PostgresEngine
+from gradspace.indexes import milvus, postgres
+from gradspace.indexes.milvus import MilvusEngine
+from gradspace.indexes.postgres import PostgresEngine
 
 WIDTH = 16
 
@@ -265,8 +265,8 @@ def test_a_lost_server_is_explained(tmp_path: Path) -> None:
 
 PROGRAM = """
 import sys, numpy as np, psutil
-from gradspace.search.contract import Item
-from gradspace.search.engines import open_engine
+from gradspace.indexes.contract import Item
+from gradspace.indexes.engines import open_engine
 engine = open_engine(f"milvus+{sys.argv[1]}/milvus.db", "photos", 4)
 engine.put([Item("a", "image")], np.eye(4, dtype=np.float32)[:1])
 assert engine.search(np.eye(4, dtype=np.float32)[:1], 1, "image")[0][0].score == 1
@@ -289,8 +289,8 @@ def test_milvus_lite_says_nothing_and_leaves_nothing(tmp_path: Path) -> None:
 
 CRASH = """
 import os, signal, sys, numpy as np
-from gradspace.search.contract import Item
-from gradspace.search.engines import open_engine
+from gradspace.indexes.contract import Item
+from gradspace.indexes.engines import open_engine
 engine = open_engine(sys.argv[1], "photos", 16)
 engine.put([Item(key, "image") for key in "abcdefgh"], np.eye(16, dtype=np.float32)[:8])
 engine.remove(["c"])

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from search.servers import MemoryEngine, postgres_url  # noqa: F401
 
-from gradspace.search.contract import Engine, Item, Kind
-from gradspace.search.engines import _split, open_engine
-from gradspace.search.local import LocalEngine
-from gradspace.search.where import COMPARISONS, Condition, Value, all_met, parse_condition
+from gradspace.indexes.contract import Engine, Item, Kind
+from gradspace.indexes.engines import _split, open_engine
+from gradspace.indexes.local import LocalEngine
+from gradspace.indexes.where import COMPARISONS, Condition, Value, all_met, parse_condition
 
 WIDTH = 24
 TOLERANCE = 2e-3
@@ -356,7 +356,7 @@ def test_engines_are_named_by_their_urls(monkeypatch: pytest.MonkeyPatch) -> Non
         ("pymilvus", "milvus+http://host:1", "pymilvus, which is not installed: .*\\[milvus\\]"),
     ):
         for name in ("postgres", "milvus"):
-            monkeypatch.delitem(sys.modules, f"gradspace.search.{name}", raising=False)
+            monkeypatch.delitem(sys.modules, f"gradspace.indexes.{name}", raising=False)
         monkeypatch.setitem(sys.modules, module, None)
         with pytest.raises(ValueError, match=sentence):
             open_engine(url, "photos", WIDTH)

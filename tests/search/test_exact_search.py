@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gradspace.search import exact
-from gradspace.search.exact import MANY, top_rows
+from gradspace.nearest import exact
+from gradspace.nearest.exact import MANY, top_rows
 
 
 def units(generator: torch.Generator, *shape: int) -> Tensor:

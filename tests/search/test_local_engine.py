@@ -10,9 +10,9 @@ import pytest
 from numpy.typing import NDArray
 
 from gradspace.files import only_writer
-from gradspace.search.contract import Item
-from gradspace.search.local import LocalEngine
-from gradspace.search.segment import Segment
+from gradspace.indexes.contract import Item
+from gradspace.indexes.local import LocalEngine
+from gradspace.indexes.segment import Segment
 
 WIDTH = 8
 

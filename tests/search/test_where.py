@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradspace.search.contract import Item
-from gradspace.search.items import as_table, rows_that_meet
-from gradspace.search.where import COMPARISONS, Condition, Value, parse_condition
+from gradspace.indexes.contract import Item
+from gradspace.indexes.items import as_table, rows_that_meet
+from gradspace.indexes.where import COMPARISONS, Condition, Value, parse_condition
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from gradspace.explain import Explanation
-from gradspace.search.contract import Hit, Item, Kind, Vectors
-from gradspace.search.searcher import Query, Searcher
-from gradspace.search.where import Condition, Value, all_met
+from gradspace.indexes.contract import Hit, Item, Kind, Vectors
+from gradspace.indexes.searcher import Query, Searcher
+from gradspace.indexes.where import Condition, Value, all_met
+from gradspace.runs.explain import Explanation
 
 WIDTH = 64
 COLOURS = {

@@ -12,7 +12,7 @@ from PIL import Image
 from serve.asking import answered, ask, file_path, get, keys, post, sentence
 from serve.fakes import COLOURS, HOSTILE, WIDTH, MemoryEngine, as_bytes, make_searcher
 
-from gradspace.search.local import LocalEngine
+from gradspace.indexes.local import LocalEngine
 from gradspace.serve.app import make_app
 from gradspace.serve.pictures import read_picture
 

@@ -17,9 +17,9 @@ from serve.asking import answered, ask, get, keys, sentence
 from serve.fakes import COLOURS, SHAPES, make_searcher
 from serve.running import running
 
-from gradspace.search.contract import Hit, Kind
-from gradspace.search.searcher import Query, Searcher
-from gradspace.search.where import parse_condition
+from gradspace.indexes.contract import Hit, Kind
+from gradspace.indexes.searcher import Query, Searcher
+from gradspace.indexes.where import parse_condition
 from gradspace.serve.app import make_app
 from gradspace.serve.batching import Ask, Batcher
 from gradspace.serve.limits import Limits

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from serve.fakes import COLOURS, SHAPES, FakeSearcher, make_searcher
 from serve.running import running
 
-from gradspace.search.searcher import Query
+from gradspace.indexes.searcher import Query
 from gradspace.serve.app import make_app
 
 sys.path.insert(0, str(Path(__file__).parents[2]))

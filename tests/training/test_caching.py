@@ -13,11 +13,12 @@ from small_runs import open_data, small_recipe, train_small
 from torch import Tensor, nn
 
 from gradspace.analysis.cocos import cocos
-from gradspace.checkpoint import load_checkpoint, random_states
 from gradspace.data.batches import Batch
 from gradspace.objectives import objective
-from gradspace.runs import create_run
-from gradspace.system import new_system
+from gradspace.runs.checkpoint import random_states
+from gradspace.runs.folder import create_run
+from gradspace.runs.system import new_system
+from gradspace.tensor_files import load_tensors
 from gradspace.training.loop import Trainer
 from gradspace.training.monitor import Monitor
 from gradspace.training.tracking import MOST_IMAGES, contributions
@@ -160,8 +161,8 @@ def test_no_more_than_a_chunk_is_embedded_at_once(trainer: Make) -> None:
 def test_a_run_in_chunks_ends_where_the_plain_one_does(tmp_path: Path) -> None:
     plain = train_small(tmp_path / "plain", training={"ema": 0.9})
     chunks = train_small(tmp_path / "chunks", training={"ema": 0.9, "chunk": 10})
-    expected, _ = load_checkpoint(plain.best)
-    found, _ = load_checkpoint(chunks.best)
+    expected, _ = load_tensors(plain.best)
+    found, _ = load_tensors(chunks.best)
     torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
     for line, other in zip(chunks.metrics(), plain.metrics(), strict=True):
         assert line["loss"] == pytest.approx(other["loss"], rel=1e-3)

@@ -14,12 +14,12 @@ from safetensors.torch import load_file
 from small_runs import small_recipe, train_small
 
 from gradspace.cli.training import run_training
-from gradspace.data.open import open_recipe
-from gradspace.embedding import load_embeddings
 from gradspace.metrics import retrieval_report
-from gradspace.runs import Run, create_run
-from gradspace.scoring import represent_split
-from gradspace.system import new_system
+from gradspace.runs.data import open_recipe
+from gradspace.runs.folder import Run, create_run
+from gradspace.runs.represent import represent_split
+from gradspace.runs.system import new_system
+from gradspace.scores.represented import load_embeddings
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 

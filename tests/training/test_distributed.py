@@ -19,12 +19,14 @@ from small_runs import open_data, small_recipe, train_small
 from torch import nn
 from training.test_resume import assert_same, steps_saved, wait_until_saved
 
-from gradspace import embedding, processes
-from gradspace.checkpoint import load_checkpoint
-from gradspace.embedding import embed_split, load_embeddings, save_embeddings
+from gradspace import processes
 from gradspace.metrics import retrieval_report
-from gradspace.runs import Run, create_run
-from gradspace.system import load_system, new_system, prepare_system
+from gradspace.runs import represent
+from gradspace.runs.folder import Run, create_run
+from gradspace.runs.represent import embed_split
+from gradspace.runs.system import load_system, new_system, prepare_system
+from gradspace.scores.represented import load_embeddings, save_embeddings
+from gradspace.tensor_files import load_tensors
 from gradspace.training import train
 from gradspace.training.loop import Trainer
 from gradspace.training.monitor import Monitor
@@ -122,8 +124,8 @@ def test_processes_end_where_one_does(
     whole = train_small(tmp_path / "one", **tables)
     together(number, train_together, tmp_path / "several", tables)
     run = Run(tmp_path / "several")
-    expected, _ = load_checkpoint(whole.best)
-    found, _ = load_checkpoint(run.best)
+    expected, _ = load_tensors(whole.best)
+    found, _ = load_tensors(run.best)
     torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
     for line, other in zip(run.metrics(), whole.metrics(), strict=True):
         assert line["loss"] == pytest.approx(other["loss"], rel=1e-3)
@@ -155,7 +157,7 @@ def test_stopped_by_one_process_and_resumed(tmp_path: Path) -> None:
     for number, stop_after in ((2, 3), (3, 3), (1, None)):
         together(number, train_together, other.folder, STOCHASTIC, stop_after)
     assert steps_saved(other) == steps_saved(whole)
-    random = load_checkpoint(other.last)[0]["random.cpu"]
+    random = load_tensors(other.last)[0]["random.cpu"]
     assert len(random) == 1
 
 
@@ -193,7 +195,7 @@ def embed_dev(folder: Path, out: Path) -> None:
     """40 images and 200 captions in batches of 16: shares are uneven, one of 4 is empty."""
     system = load_system(folder, torch.device("cpu"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(embedding, "BATCH", 16)
+        patch.setattr(represent, "BATCH", 16)
         found = embed_split(system, open_data(Run(folder).recipe()).splits["dev"])
     save_embeddings(out / f"{processes.rank()}", found)
 

@@ -15,12 +15,13 @@ from small_runs import open_data, train_small
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from gradspace.checkpoint import load_checkpoint
-from gradspace.embedding import embed_captions, embed_pictures, embed_split
-from gradspace.export import export_run
-from gradspace.recipes import Recipe, make_recipe
-from gradspace.runs import Run, create_run
-from gradspace.system import is_pretrained, load_system, new_system, prepare_system
+from gradspace.runs.embed import embed_captions, embed_pictures
+from gradspace.runs.export import export_run
+from gradspace.runs.folder import Run, create_run
+from gradspace.runs.recipe import Recipe, make_recipe
+from gradspace.runs.represent import embed_split
+from gradspace.runs.system import is_pretrained, load_system, new_system, prepare_system
+from gradspace.tensor_files import load_tensors
 from gradspace.training import train
 from gradspace.training.loop import Trainer
 from gradspace.training.monitor import Monitor
@@ -170,8 +171,8 @@ def test_a_resumed_run_has_the_same_numbers(
     with Monitor(None, 0) as monitor:
         train(recipe, dataset, system, run, monitor)
     for name in ("best", "last"):
-        expected, _ = load_checkpoint(getattr(whole, name))
-        found, _ = load_checkpoint(getattr(run, name))
+        expected, _ = load_tensors(getattr(whole, name))
+        found, _ = load_tensors(getattr(run, name))
         assert expected.keys() == found.keys()
         assert all(torch.equal(expected[key], found[key]) for key in expected)
 
@@ -212,7 +213,7 @@ def test_the_temperature_is_learned_where_asked(
     kind: str, goal: str, names: list[str], folders: dict[str, Path], tmp_path: Path
 ) -> None:
     def temperatures(run: Run) -> list[Tensor]:
-        tensors, _ = load_checkpoint(run.last)
+        tensors, _ = load_tensors(run.last)
         return [tensors[f"model.dual.network.{name}"] for name in names]
 
     fixed = trained(tmp_path / "fixed", dual_recipe(folders[kind], goal, epochs=1))
@@ -273,7 +274,7 @@ def test_from_zero_shot_to_export(folders: dict[str, Path], tmp_path: Path) -> N
     assert exported.stderr == ""
     report = gradspace("embed", tmp_path / "out", "--text", "a red ball", "--out", "e.safetensors")
     assert report.returncode == 0, report.stderr
-    tensors, _ = load_checkpoint(tmp_path / "e.safetensors")
+    tensors, _ = load_tensors(tmp_path / "e.safetensors")
     expected = embed_captions(load_system(tmp_path / "run", CPU), ["a red ball"])
     torch.testing.assert_close(tensors["texts"], expected, rtol=0, atol=1e-6)
 

@@ -15,18 +15,18 @@ from typer.testing import CliRunner
 
 import gradspace as gs
 from gradspace.cli import app
-from gradspace.comparison.results import load_results
 from gradspace.comparison.worker import RERANKED, evaluate_run
-from gradspace.embedding import Embeddings, embed_split
-from gradspace.execution.tiles import EmbeddingScores
-from gradspace.execution.two_stage import TwoStageScores
 from gradspace.metrics import retrieval_report
 from gradspace.models import ImageInput, TextInput, fusion
 from gradspace.models.fusion import Fusion
 from gradspace.models.matching import MatchingPairs, draw_pairs
-from gradspace.runs import Run, create_run
-from gradspace.scoring import Parts, rerank_split
-from gradspace.system import load_system, new_system
+from gradspace.runs.folder import Run, create_run
+from gradspace.runs.represent import embed_split, rerank_split
+from gradspace.runs.results import load_results
+from gradspace.runs.system import load_system, new_system
+from gradspace.scores.represented import Embeddings, Parts
+from gradspace.scores.tiles import EmbeddingScores
+from gradspace.scores.two_stage import TwoStageScores
 from gradspace.training import train
 from gradspace.training.loop import Trainer
 from gradspace.training.monitor import Monitor

@@ -13,13 +13,13 @@ from samples import GOAL_NAMES, LOSS_NAMES
 from small_runs import open_data, small_recipe, train_small
 from torch import Tensor
 
-from gradspace.checkpoint import load_checkpoint
 from gradspace.comparison.worker import evaluate_run
-from gradspace.embedding import embed_split
 from gradspace.files import only_writer
 from gradspace.metrics import retrieval_report
-from gradspace.runs import create_run, open_run
-from gradspace.system import load_system, new_system
+from gradspace.runs.folder import create_run, open_run
+from gradspace.runs.represent import embed_split
+from gradspace.runs.system import load_system, new_system
+from gradspace.tensor_files import load_tensors
 from gradspace.training import train
 from gradspace.training.health import PATIENCE, CollapseWatch, TrainingError
 from gradspace.training.loop import Trainer
@@ -52,7 +52,7 @@ def test_a_run_leaves_what_it_promises(tmp_path: Path) -> None:
 def test_the_best_weights_are_those_of_the_best_epoch(tmp_path: Path) -> None:
     run = train_small(tmp_path / "run", training={"epochs": 3})
     rsums = [line["dev"]["rsum"] for line in run.metrics() if line["kind"] == "epoch"]
-    _, record = load_checkpoint(run.best)
+    _, record = load_tensors(run.best)
     assert record["dev"]["rsum"] == max(rsums)
     system = load_system(run.folder, torch.device("cpu"))
     embeddings = embed_split(system, open_data(run.recipe()).splits["dev"])
@@ -112,7 +112,7 @@ def test_options_of_training(training: dict[str, Any], tmp_path: Path) -> None:
 
 
 def weights(folder: Path) -> list[list[float]]:
-    tensors, _ = load_checkpoint(folder / "best.safetensors")
+    tensors, _ = load_tensors(folder / "best.safetensors")
     return [tensor.flatten()[:50].tolist() for _, tensor in sorted(tensors.items())]
 
 
@@ -161,7 +161,7 @@ def test_the_memory_lasts_until_the_objective_changes(
     """Two epochs of 320 captions, of which the first may have had another objective."""
     objective = {"name": "nt-xent", "memory": 500, "warm_up": warm_up}
     run = train_small(tmp_path / "run", objective=objective)
-    tensors, _ = load_checkpoint(run.last)
+    tensors, _ = load_tensors(run.last)
     assert len(tensors["loss.memory.text_ids"]) == remembered
     assert weights(run.folder) != weights(
         train_small(tmp_path / "b", objective={"name": "nt-xent"}).folder

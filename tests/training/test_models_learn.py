@@ -15,9 +15,9 @@ from small_runs import train_small
 from gradspace.data.dataset import Dataset, PickedFeatures, PickedImages, Split
 from gradspace.data.open import open_dataset
 from gradspace.models import model_info, models
-from gradspace.recipes import Recipe, make_recipe
-from gradspace.runs import Run, create_run
-from gradspace.system import new_system
+from gradspace.runs.folder import Run, create_run
+from gradspace.runs.recipe import Recipe, make_recipe
+from gradspace.runs.system import new_system
 from gradspace.training import train
 from gradspace.training.monitor import Monitor
 

@@ -16,8 +16,7 @@ from training.test_resume import assert_same
 from typer.testing import CliRunner
 
 from gradspace.cli import app
-from gradspace.execution import tiles
-from gradspace.execution.two_stage import TwoStageScores
+from gradspace.loss.mined import MinedColumns
 from gradspace.metrics import retrieval_report
 from gradspace.mining import (
     MinedLists,
@@ -28,11 +27,14 @@ from gradspace.mining import (
     save_lists,
 )
 from gradspace.models import PairScorer
-from gradspace.offline import MinedColumns
-from gradspace.recipes import make_recipe
-from gradspace.runs import Run, create_run
-from gradspace.scoring import Parts, mean_scores, represent_split
-from gradspace.system import load_system, new_system, prepare_system
+from gradspace.runs.folder import Run, create_run
+from gradspace.runs.recipe import make_recipe
+from gradspace.runs.represent import represent_split
+from gradspace.runs.system import load_system, new_system, prepare_system
+from gradspace.scores import tiles
+from gradspace.scores.evaluating import evaluating
+from gradspace.scores.represented import Parts, mean_scores
+from gradspace.scores.two_stage import TwoStageScores
 from gradspace.training import train
 from gradspace.training.loop import Trainer
 from gradspace.training.monitor import Monitor
@@ -138,8 +140,8 @@ def test_learns_in_half_precision(precision: str, tmp_path: Path) -> None:
 def test_tiles_have_the_scores_of_one_block(scorer: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     found = parts_of(scorer, "test")
     texts, lengths = found.scores()._texts(torch.arange(len(found.captions)))
-    with torch.no_grad():
-        whole = found.scorer.eval().score(found.images, texts, lengths)
+    with torch.no_grad(), evaluating(found.scorer):
+        whole = found.scorer.score(found.images, texts, lengths)
     monkeypatch.setattr(tiles, "BLOCK", (7, 13))
     calls: list[tuple[int, int]] = []
     scores = found.scores(lambda done, total: calls.append((done, total)))

@@ -11,10 +11,11 @@ from small_runs import open_data, train_small
 from typer.testing import CliRunner
 
 from gradspace.cli import app
-from gradspace.embedding import embed_captions, embed_passages, embed_pictures, embed_split
 from gradspace.mining import load_lists
-from gradspace.runs import Run
-from gradspace.system import load_system
+from gradspace.runs.embed import embed_captions, embed_passages, embed_pictures
+from gradspace.runs.folder import Run
+from gradspace.runs.represent import embed_split
+from gradspace.runs.system import load_system
 
 DATA = {"source": "questions", "num_train": 64, "num_dev": 40, "num_test": 40}
 MODEL = {"name": "text-dual", "width": 32, "word_width": 16}

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gradspace.recipes import build_objective, load_recipe, make_recipe, read_toml, recipe_toml
+from gradspace.runs.recipe import build_objective, load_recipe, make_recipe, read_toml, recipe_toml
 from gradspace.training.schedule import learning_rate, stage_of, stages
 
 

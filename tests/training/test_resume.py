@@ -15,8 +15,8 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from gradspace.checkpoint import load_checkpoint
-from gradspace.runs import Run
+from gradspace.runs.folder import Run
+from gradspace.tensor_files import load_tensors
 
 TRAIN = [
     *("--data", "scenes", "--model", "vse++", "--objective", "circle/sigmoid-ms"),
@@ -43,7 +43,7 @@ def finish(process: subprocess.Popen[str]) -> str:
 def steps_saved(run: Run) -> int:
     if not run.last.exists():
         return -1
-    return int(load_checkpoint(run.last)[1]["progress"]["step"])
+    return int(load_tensors(run.last)[1]["progress"]["step"])
 
 
 def wait_until_saved(run: Run, step: int, process: subprocess.Popen[str]) -> None:

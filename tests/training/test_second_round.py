@@ -18,9 +18,9 @@ from training.test_resume import assert_same
 from gradspace import processes
 from gradspace.data.order import epoch_order
 from gradspace.mining import load_lists
-from gradspace.recipes import make_recipe
-from gradspace.runs import Run, create_run
-from gradspace.system import load_system, new_system, prepare_system
+from gradspace.runs.folder import Run, create_run
+from gradspace.runs.recipe import make_recipe
+from gradspace.runs.system import load_system, new_system, prepare_system
 from gradspace.training import train
 from gradspace.training.loop import Trainer
 from gradspace.training.monitor import Monitor

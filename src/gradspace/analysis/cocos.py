@@ -15,9 +15,9 @@ from torch import Tensor
 
 from gradspace.analysis.weights import score_weights
 from gradspace.checks import check_scores
-from gradspace.execution.tiles import as_computed
 from gradspace.objectives import Objective, as_objective
-from gradspace.positives import Positives, as_positives
+from gradspace.scores.positives import Positives, as_positives
+from gradspace.scores.tiles import as_computed
 
 
 @dataclass(frozen=True)

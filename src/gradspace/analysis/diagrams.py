@@ -16,12 +16,12 @@ from torch import Tensor
 
 from gradspace.analysis.score_file import SavedScores
 from gradspace.analysis.weights import score_weights
-from gradspace.execution.dense import positive_scores, reduce
-from gradspace.execution.statistics import Hardest
 from gradspace.files import write_atomically
 from gradspace.objectives import Objective
 from gradspace.objectives.goal import Goal
-from gradspace.positives import Positives
+from gradspace.objectives.rows import positive_scores, reduce
+from gradspace.objectives.statistics import Hardest
+from gradspace.scores.positives import Positives
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gradspace.checks import check_finite, check_ids, check_scores
 from gradspace.files import write_atomically
-from gradspace.positives import Positives, match_ids
+from gradspace.scores.positives import Positives, match_ids
 
 
 @dataclass(frozen=True)

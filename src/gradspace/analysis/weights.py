@@ -7,7 +7,7 @@ from torch import Tensor
 
 from gradspace.checks import check_finite, check_scores
 from gradspace.objectives import Objective, as_objective
-from gradspace.positives import Positives, as_positives
+from gradspace.scores.positives import Positives, as_positives
 
 
 def score_weights(

@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 from gradspace import __version__, processes
-from gradspace.allocator import keep_freed_memory
 from gradspace.cli import (
     analyse,
     compare,
@@ -23,6 +22,7 @@ from gradspace.cli import (
     serve,
     training,
 )
+from gradspace.processes import keep_freed_memory
 
 app = typer.Typer(
     help="Train, compare and explain image-text retrieval models.",

@@ -12,14 +12,15 @@ import typer
 from gradspace.analysis.diagrams import draw_diagrams, save_diagrams
 from gradspace.analysis.score_file import SavedScores, load_scores
 from gradspace.analysis.tables import cocos_json, cocos_tables, count_contributions
-from gradspace.cli.shared import AsJson, Device, console, torch_device
+from gradspace.cli.shared import AsJson, Device, console
 from gradspace.comparison.compare import gather
 from gradspace.comparison.flips import find_flips
-from gradspace.comparison.metrics import ARROWS, COCOS
 from gradspace.comparison.tables import View, as_rich, make_tables
-from gradspace.data.open import open_recipe
-from gradspace.execution.tiles import blocks
 from gradspace.objectives import objective, objectives
+from gradspace.processes import choose_device
+from gradspace.runs.data import open_recipe
+from gradspace.runs.numbers import ARROWS, COCOS
+from gradspace.scores.tiles import blocks
 
 app = typer.Typer(help="What an objective does: weights, diagrams, contributing samples.")
 OBJECTIVES = ("triplet", "triplet-hard", "nt-xent", "smooth-ap", "circle/sigmoid-ms")
@@ -94,7 +95,7 @@ def run_analysis(
     as_json: AsJson = False,
 ) -> None:
     """Count what contributes at the best weights, over the whole training set (ICR Tables 2-4)."""
-    _, entries = gather(runs, torch_device(device))
+    _, entries = gather(runs, choose_device(device))
     if as_json:
         rows = [row for entry in entries for row in entry.rows()]
         print(json.dumps([vars(row) for row in rows], indent=2))
@@ -113,7 +114,7 @@ def flips(
     as_json: AsJson = False,
 ) -> None:
     """Say which test queries one run answers and the other does not."""
-    _, entries = gather([first, second], torch_device(device))
+    _, entries = gather([first, second], choose_device(device))
     if len(entries) != 2:
         raise ValueError(
             f"flips are between two runs, and {first} and {second} hold {len(entries)}: give the "

@@ -12,15 +12,7 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from gradspace.cli.shared import (
-    AsJson,
-    Device,
-    console,
-    errors,
-    open_recipe_data,
-    progress_bar,
-    torch_device,
-)
+from gradspace.cli.shared import AsJson, Device, console, errors, open_recipe_data, progress_bar
 from gradspace.comparison.compare import Findings, Outcome, find_out, run_cells, save_findings
 from gradspace.comparison.grid import MAX_SMALL_SEEDS, SMALL, Cell, cells, on_data
 from gradspace.comparison.needs import check_needs, find_needs
@@ -30,9 +22,10 @@ from gradspace.comparison.show import show_findings
 from gradspace.comparison.study import Tried, point_label, save_heat_map, tried_points
 from gradspace.comparison.tables import View
 from gradspace.data.feature_files import FeatureFile
-from gradspace.data.features import extract_features
-from gradspace.recipes import DataRecipe, load_recipe
+from gradspace.models.features import extract_features
+from gradspace.processes import choose_device
 from gradspace.report import write_report
+from gradspace.runs.recipe import DataRecipe, load_recipe
 
 
 def add_to(app: typer.Typer) -> None:
@@ -172,7 +165,7 @@ def _features(
             grid=True,
             batch_size=32,
             num_workers=os.cpu_count() or 1,
-            device=torch_device(device),
+            device=choose_device(device),
             progress=progress,
         )
     return [f"data.features={out}"]
@@ -191,7 +184,7 @@ def _features_beside(data: Path, num_images: int) -> Path:
 
 def _devices(name: str | None) -> list[torch.device]:
     """All GPUs, the one that was asked for, or the CPU."""
-    device = torch_device(name)
+    device = choose_device(name)
     if device.type == "cuda" and device.index is None:
         return [torch.device("cuda", number) for number in range(torch.cuda.device_count())]
     return [device]

@@ -8,12 +8,13 @@ from typing import Annotated
 
 import typer
 
-from gradspace.cli.shared import AsJson, Device, console, progress_bar, torch_device
+from gradspace.cli.shared import AsJson, Device, console, progress_bar
 from gradspace.data.check import check_dataset
-from gradspace.data.features import extract_features
 from gradspace.data.open import open_dataset
 from gradspace.data.scenes import Scenes, contact_sheet
 from gradspace.files import write_atomically
+from gradspace.models.features import extract_features
+from gradspace.processes import choose_device
 
 app = typer.Typer(help="Look at datasets, check them, compute features.")
 
@@ -94,7 +95,7 @@ def features(
             grid=grid,
             batch_size=batch_size,
             num_workers=num_workers,
-            device=torch_device(device),
+            device=choose_device(device),
             progress=progress,
         )
     console.print(

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
+from gradspace.cli.demo_run import run_demo
 from gradspace.cli.shared import console
-from gradspace.demo import run_demo
 
 
 def add_to(app: typer.Typer) -> None:

@@ -22,25 +22,26 @@ from gradspace.cli.shared import (
     open_recipe_data,
     process_group,
     progress_bar,
-    run_data,
-    torch_device,
 )
 from gradspace.data.dataset import Split
 from gradspace.data.readers.scenes import SceneImages, true_relevance
-from gradspace.embedding import (
-    Embeddings,
-    Progress,
-    embed_captions,
-    embed_pictures,
-    embed_split,
-    save_embeddings,
-)
-from gradspace.execution.tiles import PairScores, Scores
-from gradspace.execution.two_stage import TwoStageScores
 from gradspace.metrics import retrieval_report
 from gradspace.metrics.eccv import eccv_caption_report
-from gradspace.scoring import Found, Parts, mean_scores, represent_split, rerank_split
-from gradspace.system import System, is_pretrained, load_system
+from gradspace.processes import choose_device
+from gradspace.progress import Progress
+from gradspace.runs.data import run_data
+from gradspace.runs.embed import embed_captions, embed_pictures
+from gradspace.runs.represent import embed_split, represent_split, rerank_split
+from gradspace.runs.system import System, is_pretrained, load_system
+from gradspace.scores.represented import (
+    Embeddings,
+    Parts,
+    Represented,
+    mean_scores,
+    save_embeddings,
+)
+from gradspace.scores.tiles import PairScores, Scores
+from gradspace.scores.two_stage import TwoStageScores
 
 Runs = Annotated[
     list[Path],
@@ -90,7 +91,7 @@ def evaluate(
         folders = [*runs, propose] if propose else runs
         members = []
         for folder in folders:
-            system = load_system(folder, torch_device(device))
+            system = load_system(folder, choose_device(device))
             members.append(_represent(system, _open_split(folder, data, features, split)))
         for folder, member in zip(folders, members, strict=True):
             if list(member.captions) != list(members[0].captions):
@@ -118,7 +119,7 @@ def evaluate(
 
 
 def _two_stage(
-    members: list[Found], folders: list[Path], top: int, progress: Progress, eccv: bool
+    members: list[Represented], folders: list[Path], top: int, progress: Progress, eccv: bool
 ) -> TwoStageScores:
     scorer, *others, proposer = members
     if others or not isinstance(scorer, Parts):
@@ -133,7 +134,7 @@ def _two_stage(
     return TwoStageScores(proposer.scores(), scorer.scores(progress), top)
 
 
-def _own_proposals(members: list[Found], folder: Path, eccv: bool) -> Embeddings:
+def _own_proposals(members: list[Represented], folder: Path, eccv: bool) -> Embeddings:
     found, *others = members
     if others or not isinstance(found, Embeddings):
         raise ValueError(
@@ -154,7 +155,7 @@ def _once(scores: Scores, folds: int, eccv: bool) -> Scores:
 
 def _print_report(
     scores: Scores | TwoStageScores,
-    found: Found,
+    found: Represented,
     chosen: Split,
     title: str,
     *,
@@ -204,7 +205,7 @@ def embed(
     """Write the embeddings of a split, or of your own sentences and pictures."""
     with process_group():
         if texts or images:
-            system = load_system(run, torch_device(device))
+            system = load_system(run, choose_device(device))
             found = _own_embeddings(system, texts or [], images or [])
             what = f"{len(found.image_names)} images and {len(found.captions)} texts"
         else:
@@ -238,12 +239,12 @@ def _open_split(folder: Path, data: str | None, features: Path | None, name: str
 
 def _embed(folder: Path, split: Split, device: str | None) -> Embeddings:
     """The embeddings of a split by the best weights of a run."""
-    system = load_system(folder, torch_device(device))
+    system = load_system(folder, choose_device(device))
     with progress_bar("embedding") as progress:
         return embed_split(system, split, progress)
 
 
-def _represent(system: System, split: Split) -> Found:
+def _represent(system: System, split: Split) -> Represented:
     with progress_bar("embedding") as progress:
         return represent_split(system, split, progress)
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from gradspace.cli.shared import console
-from gradspace.export import export_run
+from gradspace.runs.export import export_run
 
 
 def add_to(app: typer.Typer) -> None:

@@ -20,12 +20,9 @@ from gradspace.cli.shared import (
     open_recipe_data,
     process_group,
     progress_bar,
-    run_data,
-    torch_device,
 )
 from gradspace.data.dataset import Dataset, Split
 from gradspace.data.readers.scenes import SceneImages, true_relevance
-from gradspace.embedding import Embeddings, embed_split, load_embeddings
 from gradspace.mining import (
     MinedLists,
     false_negative_rate,
@@ -35,11 +32,14 @@ from gradspace.mining import (
     mine_with_faiss,
     save_lists,
 )
-from gradspace.recipes import DataRecipe
+from gradspace.processes import choose_device
 from gradspace.report.audit import write_audit
-from gradspace.runs import Run
-from gradspace.scoring import Found, Parts, represent_split
-from gradspace.system import load_system
+from gradspace.runs.data import run_data
+from gradspace.runs.folder import Run
+from gradspace.runs.recipe import DataRecipe
+from gradspace.runs.represent import embed_split, represent_split
+from gradspace.runs.system import load_system
+from gradspace.scores.represented import Embeddings, Parts, Represented, load_embeddings
 from gradspace.training.second_round import weights_digest
 
 
@@ -114,12 +114,12 @@ def mine(
 
 def _represent(
     source: Path, run: Run | None, dataset: Dataset | None, split: str, device: str | None
-) -> tuple[Found, dict[str, str]]:
+) -> tuple[Represented, dict[str, str]]:
     """What is mined, and where it comes from."""
     if run is None or dataset is None:
         return load_embeddings(source), {"embeddings": source.name}
     chosen = dataset.split(split)
-    system = load_system(run.folder, torch_device(device))
+    system = load_system(run.folder, choose_device(device))
     with progress_bar("embedding") as progress:
         found = represent_split(system, chosen, progress)
     weights = weights_digest(run.best)
@@ -127,7 +127,11 @@ def _represent(
 
 
 def _mine(
-    path: Path, found: Found, lengths: dict[str, Any], about: dict[str, str], approximate: bool
+    path: Path,
+    found: Represented,
+    lengths: dict[str, Any],
+    about: dict[str, str],
+    approximate: bool,
 ) -> MinedLists:
     with progress_bar("mining") as progress:
         if not approximate:
@@ -153,7 +157,7 @@ def _mine(
 def _proposed(folder: Path, data: DataRecipe, split: str, device: str | None) -> Embeddings:
     """By a run that embeds, of the split of the data that it was trained on, or of other data."""
     chosen = open_recipe_data(data).split(split)
-    system = load_system(folder, torch_device(device))
+    system = load_system(folder, choose_device(device))
     with progress_bar("embedding") as progress:
         return embed_split(system, chosen, progress)
 
@@ -161,7 +165,7 @@ def _proposed(folder: Path, data: DataRecipe, split: str, device: str | None) ->
 def _mine_proposed(
     path: Path,
     proposer: Embeddings,
-    found: Found,
+    found: Represented,
     about: dict[str, str],
     lengths: dict[str, Any],
     proposals: int,

@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from gradspace.cli.shared import Device, console, progress_bar, torch_device
+from gradspace.cli.shared import Device, console, progress_bar
 from gradspace.comparison.compare import find_out, gather
+from gradspace.processes import choose_device
 from gradspace.report import write_report
 
 
@@ -28,7 +29,7 @@ def report(
     device: Device = None,
 ) -> None:
     """Write one HTML page: tables, verdicts, curves, contributions, diagrams, examples."""
-    chosen = torch_device(device)
+    chosen = choose_device(device)
     view, entries = gather(runs, chosen)
     path = out or (runs[0] if len(runs) == 1 else Path()) / "report.html"
     with progress_bar("writing the report") as progress:

@@ -14,32 +14,25 @@ from PIL import Image
 from rich.table import Table
 from rich.text import Text
 
-from gradspace.cli.shared import (
-    AsJson,
-    Device,
-    Features,
-    console,
-    errors,
-    progress_bar,
-    run_data,
-    torch_device,
-)
+from gradspace.cli.shared import AsJson, Device, Features, console, errors, progress_bar
 from gradspace.data.image_files import decode, image_endings
 from gradspace.data.open import is_dataset
-from gradspace.search.approximate import IndexKind
-from gradspace.search.build import Outcome, update_index
-from gradspace.search.collection import (
+from gradspace.indexes.approximate import IndexKind
+from gradspace.indexes.build import Outcome, update_index
+from gradspace.indexes.collection import (
     Collection,
     caption_file,
     dataset_split,
     photo_folder,
 )
-from gradspace.search.contract import Hit, Kind
-from gradspace.search.index import Index, create_index
-from gradspace.search.local import LocalEngine
-from gradspace.search.searcher import Query, open_searcher
-from gradspace.search.where import parse_condition
-from gradspace.system import is_pretrained, load_system
+from gradspace.indexes.contract import Hit, Kind
+from gradspace.indexes.index import Index, create_index
+from gradspace.indexes.local import LocalEngine
+from gradspace.indexes.searcher import Query, open_searcher
+from gradspace.indexes.where import parse_condition
+from gradspace.processes import choose_device
+from gradspace.runs.data import run_data
+from gradspace.runs.system import is_pretrained, load_system
 
 MOST_BROKEN_SHOWN = 10
 OBEYED = re.compile("[\0-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
@@ -95,7 +88,7 @@ def index(
     Started again it embeds only what is new or has changed, and removes what is gone. It can be
     interrupted at any moment: what is indexed is found, and the next start goes on.
     """
-    system = load_system(model, torch_device(device))
+    system = load_system(model, choose_device(device))
     collection = _collection(model, source, split, metadata, features)
     made = create_index(out, model, system, collection, name=name, engine=engine)
     workers = _num_workers(system.device.type) if num_workers is None else num_workers
@@ -194,7 +187,7 @@ def search(
     """Find the images or captions that fit a sentence, an image, or both."""
     conditions = [parse_condition(text) for text in where or []]
     asked = _query(query, image, image_weight, like)
-    searcher = open_searcher(index, torch_device(device))
+    searcher = open_searcher(index, choose_device(device))
     kind = find or searcher.index.kinds[0]
     [hits] = searcher.search([asked], top, kind, conditions)
     if as_json:

@@ -14,8 +14,9 @@ from typing import Annotated
 
 import typer
 
-from gradspace.cli.shared import Device, console, torch_device
-from gradspace.search.searcher import Searcher, open_searcher
+from gradspace.cli.shared import Device, console
+from gradspace.indexes.searcher import Searcher, open_searcher
+from gradspace.processes import choose_device
 
 STOPPING = 3
 """Seconds that requests in flight have when the server is stopped."""
@@ -46,7 +47,7 @@ def serve(
     """Search in a browser: by sentence, by picture, with one model or two side by side."""
     listening = _listen(host, port)
     with listening:
-        chosen = torch_device(device)
+        chosen = choose_device(device)
         searchers = [open_searcher(path, chosen, explain) for path in indexes]
         run_server(searchers, listening, open_page)
 

@@ -11,18 +11,13 @@ from typing import Annotated
 import typer
 
 from gradspace import processes
-from gradspace.cli.shared import (
-    Device,
-    console,
-    open_recipe_data,
-    process_group,
-    torch_device,
-)
+from gradspace.cli.shared import Device, console, open_recipe_data, process_group
 from gradspace.data.dataset import Dataset
 from gradspace.data.resident import keep_features
-from gradspace.recipes import Recipe, load_recipe
-from gradspace.runs import Run, create_run, open_run
-from gradspace.system import prepare_system
+from gradspace.processes import choose_device
+from gradspace.runs.folder import Run, create_run, open_run
+from gradspace.runs.recipe import Recipe, load_recipe
+from gradspace.runs.system import prepare_system
 from gradspace.training import train
 from gradspace.training.monitor import Monitor
 from gradspace.training.schedule import stages
@@ -111,7 +106,7 @@ def new_run(recipe: Recipe, out: Path | None) -> Run:
 
 def run_training(run: Run, recipe: Recipe, device: str | None) -> bool:
     """Train a run, showing how it goes; whether it got to its end."""
-    chosen = torch_device(device)
+    chosen = choose_device(device)
     dataset = keep_features(open_recipe_data(recipe.data), chosen)
     system = prepare_system(run, recipe, dataset, chosen)
     console.print(

@@ -10,14 +10,12 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from gradspace.analysis.run_analysis import load_analysis
 from gradspace.analysis.significance import verdict
 from gradspace.comparison.entries import Entry, load_entry
 from gradspace.comparison.grid import Cell, with_first_rounds
 from gradspace.comparison.live import LiveTable
-from gradspace.comparison.metrics import ARROWS, RECALLS, SECONDS
 from gradspace.comparison.recipe import Comparison
-from gradspace.comparison.results import load_results, load_table, save_table
+from gradspace.comparison.results import load_table, save_table
 from gradspace.comparison.runner import Runner
 from gradspace.comparison.tables import (
     FORMATS,
@@ -28,9 +26,12 @@ from gradspace.comparison.tables import (
     test_differences,
 )
 from gradspace.comparison.worker import Task, evaluate_run
-from gradspace.data.open import open_recipe
 from gradspace.files import write_atomically
-from gradspace.runs import Run
+from gradspace.runs.analysis import load_analysis
+from gradspace.runs.data import open_recipe
+from gradspace.runs.folder import Run
+from gradspace.runs.numbers import ARROWS, RECALLS, SECONDS
+from gradspace.runs.results import load_results
 from gradspace.training.schedule import stages
 
 

@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from gradspace.analysis.run_analysis import RunAnalysis, load_analysis
-from gradspace.comparison.metrics import SECONDS, cocos_metrics
-from gradspace.comparison.results import Row, RunResults, check_comparable, load_results
-from gradspace.runs import Run, results_name
+from gradspace.comparison.results import Row
+from gradspace.runs.analysis import RunAnalysis, load_analysis
+from gradspace.runs.folder import Run, results_name
+from gradspace.runs.numbers import SECONDS, cocos_metrics
+from gradspace.runs.results import RunResults, check_comparable, load_results
 
 
 @dataclass(frozen=True, eq=False)

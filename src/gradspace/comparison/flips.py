@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gradspace.comparison.metrics import DIRECTIONS
-from gradspace.comparison.results import Indices, RunResults, check_comparable
+from gradspace.runs.numbers import DIRECTIONS
+from gradspace.runs.results import Indices, RunResults, check_comparable
 
 
 @dataclass(frozen=True, eq=False)

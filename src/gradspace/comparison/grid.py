@@ -12,7 +12,7 @@ from typing import Any
 from gradspace.comparison.recipe import Comparison, ModelChoice, Only, Tables, lay_over
 from gradspace.comparison.study import Point, point_label, study_points
 from gradspace.models import model_info
-from gradspace.recipes import Recipe, apply_override, build_objective, make_recipe, set_key
+from gradspace.runs.recipe import Recipe, apply_override, build_objective, make_recipe, set_key
 
 SMALL_SHARE = 7 / 30
 """Of the epochs: the published 30 become 7."""

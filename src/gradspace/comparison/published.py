@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gradspace.comparison.metrics import check_metric
+from gradspace.runs.numbers import check_metric
 
 COLUMNS = ("table", "row", "dataset", "model", "objective", "metric", "mean", "std", "note")
 

@@ -24,10 +24,10 @@ from typing import Annotated, Any, Literal
 import pydantic
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
-from gradspace.comparison.metrics import RECALLS, check_metric
 from gradspace.comparison.study import Values, study_points
 from gradspace.parameters import suggestion
-from gradspace.recipes import Table, read_toml
+from gradspace.runs.numbers import RECALLS, check_metric
+from gradspace.runs.recipe import Table, read_toml
 
 Tables = dict[str, Any]
 """Part of a training recipe: tables by name."""

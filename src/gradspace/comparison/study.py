@@ -24,8 +24,8 @@ from pydantic import Field, model_validator
 from gradspace.analysis.diagrams import STYLE
 from gradspace.comparison.entries import Entry
 from gradspace.files import write_atomically
-from gradspace.recipes import Table
-from gradspace.runs import Run
+from gradspace.runs.folder import Run
+from gradspace.runs.recipe import Table
 
 Point = tuple[tuple[str, Any], ...]
 """Key of the training recipe and its value, for every parameter of a study."""

@@ -21,8 +21,8 @@ from rich.text import Text
 
 from gradspace.analysis.significance import Difference, compare_all, not_distinguishable
 from gradspace.comparison.entries import Entry, Group, grouped, per_image
-from gradspace.comparison.metrics import ARROWS, COCOS, RECALLS
 from gradspace.comparison.published import Published
+from gradspace.runs.numbers import ARROWS, COCOS, RECALLS
 
 Mark = Literal["", "best", "tied"]
 TESTED = (*RECALLS, "rsum")

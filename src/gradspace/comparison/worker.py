@@ -11,21 +11,21 @@ from pathlib import Path
 
 import torch
 
-from gradspace.allocator import keep_freed_memory
-from gradspace.analysis.run_analysis import analyse_run, load_analysis, save_analysis
-from gradspace.checkpoint import load_checkpoint, save_checkpoint
-from gradspace.comparison.results import measure, save_results
 from gradspace.data.dataset import Dataset
-from gradspace.data.open import open_recipe
 from gradspace.data.resident import keep_features
-from gradspace.embedding import Embeddings
 from gradspace.files import locked, write_atomically
 from gradspace.metrics import RetrievalReport
 from gradspace.models import Reranker
-from gradspace.recipes import DataRecipe, Recipe, build_objective
-from gradspace.runs import Run, create_run
-from gradspace.scoring import represent_split, rerank_split
-from gradspace.system import load_system, prepare_system
+from gradspace.processes import keep_freed_memory
+from gradspace.runs.analysis import analyse_run, load_analysis, save_analysis
+from gradspace.runs.data import open_recipe
+from gradspace.runs.folder import Run, create_run
+from gradspace.runs.recipe import DataRecipe, Recipe, build_objective
+from gradspace.runs.represent import represent_split, rerank_split
+from gradspace.runs.results import measure, save_results
+from gradspace.runs.system import load_system, prepare_system
+from gradspace.scores.represented import Embeddings
+from gradspace.tensor_files import load_tensors, save_tensors
 from gradspace.training import train
 from gradspace.training.health import TrainingError
 from gradspace.training.monitor import Monitor
@@ -135,9 +135,9 @@ def complete(
 
 def _forget_optimizer(run: Run) -> None:
     """A finished run of a comparison needs a quarter of its room: its best weights."""
-    tensors, record = load_checkpoint(run.last)
+    tensors, record = load_tensors(run.last)
     if tensors:
-        save_checkpoint(run.last, {}, record)
+        save_tensors(run.last, {}, record)
 
 
 def _mined_by(task: Task, dataset: Dataset, device: torch.device) -> Path:

@@ -8,16 +8,13 @@ from functools import partial
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from gradspace.data.captions import Encode, EncodedCaptions
-from gradspace.data.dataset import Indices, Split, check_features, gather_features
+from gradspace.data.dataset import Split
+from gradspace.data.inputs import FEATURES, Reading
 from gradspace.data.loader import Loader
 from gradspace.data.order import CaptionsPerImage, Plan, epoch_order
-from gradspace.data.passages import PassageTokens
-from gradspace.data.pixels import Pixels
-from gradspace.data.resident import ResidentFeatures
 
 
 @dataclass(frozen=True)
@@ -26,7 +23,7 @@ class Batch:
 
     images: Tensor
     """Pixels [n, 3, height, width], uint8 or float32; features [n, regions, width] or [n, width],
-    float32; of passages int64 [n, 1 + words]: `PassageTokens`"""
+    float32; of passages int64 [n, 1 + words]: `PassageReading`"""
     tokens: Tensor
     """int64 [m, words], padded with 0"""
     lengths: Tensor
@@ -87,7 +84,7 @@ def training_batches(
     epoch: int,
     captions_per_image: CaptionsPerImage = 1,
     start_batch: int = 0,
-    pixels: Pixels | PassageTokens | None = None,
+    reading: Reading = FEATURES,
     num_workers: int = 0,
     pin_memory: bool = False,
     rank: int = 0,
@@ -96,7 +93,7 @@ def training_batches(
 ) -> Loader[Batch]:
     """The batches of one epoch from `start_batch` on, in an order that `seed` and `epoch` decide.
 
-    `pixels` turns images or passages into tensors; without it batches hold the split's features.
+    `reading` turns images, features or passages into tensors.
     `captions_per_image` is explained at `epoch_order`. With one, row i of the images belongs to row
     i of the captions, and an image with two of its captions in a batch is in it twice, as two rows
     with equal ids and two random crops: batches keep their shape, equal ids make all of them
@@ -116,28 +113,28 @@ def training_batches(
     )
     if not 0 <= start_batch <= len(plans):
         raise ValueError(f"start_batch is {start_batch}; the epoch has {len(plans)} batches")
-    _check_images(split, pixels)
-    make = partial(_training_batch, split, captions, plans, pixels, (seed, epoch), extend)
+    reading.check(split)
+    make = partial(_training_batch, split, captions, plans, reading, (seed, epoch), extend)
     left = range(start_batch, len(plans))
-    return Loader(make, left, num_workers, pixels is not None, pin_memory)
+    return Loader(make, left, num_workers, reading.kind != "features", pin_memory)
 
 
 def image_batches(
     split: Split,
     *,
     batch_size: int,
-    pixels: Pixels | PassageTokens | None = None,
+    reading: Reading = FEATURES,
     start: int = 0,
     stop: int | None = None,
     num_workers: int = 0,
     pin_memory: bool = False,
 ) -> Loader[Tensor]:
-    """Images start .. stop - 1 of a split, in order: pixels, or features without them."""
-    _check_images(split, pixels)
+    """Images start .. stop - 1 of a split, in order, as the model reads them."""
+    reading.check(split)
     stop = len(split.image_names) if stop is None else stop
     starts = range(start, stop, batch_size)
-    make = partial(_image_batch, split, pixels, batch_size, stop)
-    return Loader(make, starts, num_workers, pixels is not None, pin_memory)
+    make = partial(_image_batch, split, reading, batch_size, stop)
+    return Loader(make, starts, num_workers, reading.kind != "features", pin_memory)
 
 
 def text_batches(
@@ -161,7 +158,7 @@ def _training_batch(
     split: Split,
     captions: EncodedCaptions,
     plans: Sequence[Plan],
-    pixels: Pixels | PassageTokens | None,
+    reading: Reading,
     seeds: tuple[int, int],
     extend: Callable[[Plan], Plan] | None,
     number: int,
@@ -169,9 +166,7 @@ def _training_batch(
     plan = extend(plans[number]) if extend else plans[number]
     tokens, lengths = captions.gather(plan.captions)
     return Batch(
-        images=_load_images(
-            split, pixels, plan.images, [(*seeds, 1, i) for i in plan.items.tolist()]
-        ),
+        images=reading.load(split, plan.images, [(*seeds, 1, i) for i in plan.items.tolist()]),
         tokens=tokens,
         lengths=lengths,
         image_ids=torch.tensor(plan.images),
@@ -180,60 +175,12 @@ def _training_batch(
     )
 
 
-def _image_batch(
-    split: Split, pixels: Pixels | PassageTokens | None, batch_size: int, stop: int, start: int
-) -> Tensor:
+def _image_batch(split: Split, reading: Reading, batch_size: int, stop: int, start: int) -> Tensor:
     indices = np.arange(start, min(start + batch_size, stop))
-    return _load_images(split, pixels, indices, [(index,) for index in indices.tolist()])
+    return reading.load(split, indices, [(index,) for index in indices.tolist()])
 
 
 def _text_batch(
     split: Split, encode: Encode, batch_size: int, stop: int, start: int
 ) -> tuple[Tensor, Tensor]:
     return encode(split.captions[start : min(start + batch_size, stop)])
-
-
-def _load_images(
-    split: Split,
-    pixels: Pixels | PassageTokens | None,
-    indices: Indices,
-    seeds: Sequence[tuple[int, ...]],
-) -> Tensor:
-    """[len(indices), ...], by numpy: torch would start threads for every little copy."""
-    if isinstance(pixels, PassageTokens):
-        assert split.passages is not None
-        return pixels([split.passages[index] for index in indices.tolist()])
-    if pixels is None:
-        assert split.features is not None
-        if isinstance(split.features, ResidentFeatures):
-            return split.features.on_device(indices)
-        rows = gather_features(split.features, indices)
-        with np.errstate(all="ignore"):
-            sums: NDArray[np.float32] = rows.sum(tuple(range(1, rows.ndim)))
-        check_features(split, indices, np.isfinite(sums))
-        return torch.from_numpy(rows)
-    assert split.images is not None
-    loaded = map(split.images.load, indices.tolist())
-    rngs = map(np.random.default_rng, seeds)
-    made = [pixels(image, rng).numpy() for image, rng in zip(loaded, rngs, strict=True)]
-    return torch.from_numpy(np.stack(made))
-
-
-def _check_images(split: Split, pixels: Pixels | PassageTokens | None) -> None:
-    if isinstance(pixels, PassageTokens):
-        if split.passages is None:
-            raise ValueError(f"split {split.name!r} has images, and the model reads passages")
-        return
-    if split.passages is not None:
-        raise ValueError(
-            f"split {split.name!r} has passages, and the model reads images: take text-dual"
-        )
-    if pixels is not None and split.images is None:
-        raise ValueError(
-            f"split {split.name!r} has no images; leave pixels out to use its features"
-        )
-    if pixels is None and split.features is None:
-        raise ValueError(
-            f"split {split.name!r} has no features, and the model reads features: give them as "
-            "--features or data.features"
-        )

@@ -12,8 +12,9 @@ import numpy as np
 
 from gradspace.data.dataset import Dataset, Problem, Split
 from gradspace.data.open import add_features_folder, read_dataset
-from gradspace.data.problems import Progress, broken_items, structural_problems, without
+from gradspace.data.problems import broken_items, structural_problems, without
 from gradspace.data.vocabulary import SPECIAL, Vocabulary, words
+from gradspace.progress import Progress
 
 LISTED = 10
 """Problems that the text names; `to_dict` has all of them."""

@@ -102,7 +102,8 @@ class FeatureWriter:
     Example:
         with FeatureWriter(folder, split, (49, 2048), backbone="resnet50") as writer:
             start = writer.num_done
-            for images in image_batches(split, batch_size=64, pixels=crop, start=start):
+            reading = PictureReading(crop)
+            for images in image_batches(split, batch_size=64, reading=reading, start=start):
                 writer.append(backbone(images).numpy())
     """
 

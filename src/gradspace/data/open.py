@@ -9,10 +9,10 @@ from typing import Any
 
 from gradspace.data.dataset import Dataset, Features
 from gradspace.data.feature_files import read_features, slice_features
-from gradspace.data.problems import Progress, broken_items, structural_problems, without
+from gradspace.data.problems import broken_items, structural_problems, without
 from gradspace.data.readers import READERS, Reader
 from gradspace.parameters import checked, parameters_of
-from gradspace.recipes import DataRecipe
+from gradspace.progress import Progress
 
 
 def open_dataset(
@@ -56,18 +56,6 @@ def open_dataset(
             "`gradspace data check` lists them, skip_broken leaves these items out"
         )
     return add_features_folder(dataset, features)
-
-
-def open_recipe(data: DataRecipe, progress: Progress | None = None) -> Dataset:
-    """The dataset that a recipe names."""
-    return open_dataset(
-        data.source,
-        images=data.images,
-        features=data.features,
-        skip_broken=data.skip_broken,
-        progress=progress,
-        **data.parameters,
-    )
 
 
 def is_dataset(source: str | Path) -> bool:

@@ -8,7 +8,7 @@ and by reading everything broken image (truncated, say) and broken features (NaN
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -24,9 +24,7 @@ from gradspace.data.dataset import (
     Split,
 )
 from gradspace.data.image_files import StoredImages
-
-Progress = Callable[[int, int], None]
-"""Called with how many items are done, and of how many."""
+from gradspace.progress import Progress
 
 NUM_THREADS = 8
 """For decoding, most of which runs outside of Python's lock; disks like a queue."""

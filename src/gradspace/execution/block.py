@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from gradspace.execution.statistics import Hardest, LogSumExp, Statistic, Sum
+from gradspace.objectives.statistics import Hardest, LogSumExp, Statistic, Sum
 
 T = TypeVar("T")
 
@@ -49,7 +49,7 @@ class Sides(Generic[T]):
 
 
 @dataclass(frozen=True)
-class Found:
+class HardestNegatives:
     """The hardest negative of every query: its score, and its index or -1, both [queries]."""
 
     value: Tensor
@@ -58,7 +58,7 @@ class Found:
 
 Wanted = Sides[Statistic]
 """A statistic: the same of both sides, or of one."""
-Result = Sides[Tensor | Found]
+Result = Sides[Tensor | HardestNegatives]
 """What came out of it: [queries, columns of given], or where the hardest negatives are."""
 
 
@@ -94,11 +94,11 @@ def reduce(executor: Executor, block: Block, wanted: Sequence[Wanted]) -> list[R
     apply: Any = _Reduce.apply
     outputs = iter(apply(block.rows, block.columns, block, executor, wanted, *given))
 
-    def result(statistic: Statistic | None) -> Tensor | Found | None:
+    def result(statistic: Statistic | None) -> Tensor | HardestNegatives | None:
         if statistic is None:
             return None
         first = next(outputs)
-        return Found(first, next(outputs)) if isinstance(statistic, Hardest) else first
+        return HardestNegatives(first, next(outputs)) if isinstance(statistic, Hardest) else first
 
     return [Result(result(w.row), result(w.column)) for w in wanted]
 
@@ -124,7 +124,7 @@ class _Reduce(torch.autograd.Function):
         with _explained_out_of_memory(rows, columns):
             results = executor.forward(block, wanted)
         for part in (part for result in results for part in (result.row, result.column)):
-            if isinstance(part, Found):
+            if isinstance(part, HardestNegatives):
                 outputs += [part.value, part.index]
                 constant += [part.value, part.index]
             elif part is not None:

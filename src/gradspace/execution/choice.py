@@ -6,9 +6,9 @@ from typing import Literal
 
 from torch import Tensor
 
-from gradspace.execution import fused
 from gradspace.execution.block import Executor
 from gradspace.execution.streamed import Streamed
+from gradspace.execution.triton import fused
 
 Execution = Literal["auto", "dense", "streamed", "triton"]
 

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from gradspace.execution.statistics import LOG_ZERO
+from gradspace.objectives.statistics import LOG_ZERO
 from gradspace.processes import gather_rows, rank, world_size
 
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from gradspace.execution import fused
-from gradspace.execution.tiles import as_computed, blocks
+from gradspace.execution.triton import fused
+from gradspace.scores.tiles import as_computed, blocks
 
 PAIRS_AT_ONCE = 8192
 

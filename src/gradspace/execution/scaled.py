@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from gradspace.execution.block import Block, Executor, Found, Result, Wanted, reduce
+from gradspace.execution.block import Block, Executor, HardestNegatives, Result, Wanted, reduce
 from gradspace.execution.distributed import Items, Processes
 from gradspace.execution.pairs import pair_scores
-from gradspace.execution.statistics import (
+from gradspace.objectives.statistics import (
     Hardest,
     LogSumExp,
     OfflineScores,
     PositiveScores,
     Statistic,
 )
-from gradspace.execution.tiles import as_computed
-from gradspace.positives import match_ids
+from gradspace.scores.positives import match_ids
+from gradspace.scores.tiles import as_computed
 
 if TYPE_CHECKING:
     from gradspace.objectives.contract import Objective
@@ -326,7 +326,7 @@ def _reduce(
     return reduce(executor, block, wanted)
 
 
-_Part = Tensor | Found | None
+_Part = Tensor | HardestNegatives | None
 
 
 def _merge(
@@ -347,7 +347,7 @@ def _choose(queries: _Queries, now: _Part, past: _Part, processes: Processes) ->
     value = as_computed(queries.items.embeddings.new_full((len(queries.items),), -torch.inf))
     index = torch.zeros_like(queries.items.ids)
     for part, offset in ((now, 0), (past, queries.num_candidates)):
-        if isinstance(part, Found):
+        if isinstance(part, HardestNegatives):
             better = (part.value > value) | part.value.isnan()
             value = part.value.where(better, value)
             index = (part.index + offset).where(better, index)

@@ -16,17 +16,17 @@ from torch import Tensor
 
 from gradspace.execution.block import (
     Block,
-    Found,
     Gradients,
+    HardestNegatives,
     Result,
     Sides,
     Upstream,
     Wanted,
     is_shared,
 )
-from gradspace.execution.statistics import LOG_ZERO, Hardest, LogSumExp, Statistic, Sum
-from gradspace.execution.tiles import as_computed, blocks, tile_size
-from gradspace.positives import match_ids
+from gradspace.objectives.statistics import LOG_ZERO, Hardest, LogSumExp, Statistic, Sum
+from gradspace.scores.positives import match_ids
+from gradspace.scores.tiles import as_computed, blocks, tile_size
 
 BLOCK = {"cpu": 128}
 """Candidates of which only the best is carried, until the best block of a query is known; 1,024 on
@@ -159,8 +159,8 @@ class _HardestSoFar:
         self.value[queries] = value.where(better, self.value[queries])
         self.start[queries] = (first + size * block).where(better, self.start[queries])
 
-    def result(self, block: Block) -> Found:
-        return Found(self.value, _recover(block, self.start))
+    def result(self, block: Block) -> HardestNegatives:
+        return HardestNegatives(self.value, _recover(block, self.start))
 
 
 @dataclass

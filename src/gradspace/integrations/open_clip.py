@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from gradspace.execution.tiles import as_computed
-from gradspace.loss import RetrievalLoss
+from gradspace.checks import Ids
+from gradspace.loss.retrieval_loss import RetrievalLoss
 from gradspace.objectives import Objective
 from gradspace.objectives.contract import Reduction
-from gradspace.positives import Ids
+from gradspace.scores.tiles import as_computed
 
 
 class ClipLoss(nn.Module):

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from gradspace import processes
-from gradspace.loss import RetrievalLoss
+from gradspace.loss.retrieval_loss import RetrievalLoss
 from gradspace.objectives import Objective
 from gradspace.objectives.contract import Reduction
-from gradspace.positives import stable_ids
+from gradspace.scores.positives import stable_ids
 
 NOBODY = -1
 """The id of a negative: no anchor has it."""

@@ -13,8 +13,8 @@ from transformers import TrainerCallback
 
 from gradspace import processes
 from gradspace.analysis.cocos import Cocos
-from gradspace.loss import RetrievalLoss
-from gradspace.positives import stable_ids
+from gradspace.loss.retrieval_loss import RetrievalLoss
+from gradspace.scores.positives import stable_ids
 from gradspace.training.tracking import contributions
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradspace.execution.tiles import Scores, as_scores, blocks
+from gradspace.scores.tiles import Scores, as_scores, blocks
 
 DEPTH = 50
 """Candidates that the package looks at for each query."""

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from gradspace.checks import check_same_shape
-from gradspace.execution.tiles import (
+from gradspace.scores.positives import Positives, as_positives
+from gradspace.scores.tiles import (
     EmbeddingScores,
     MatrixScores,
     PairScores,
@@ -26,8 +27,7 @@ from gradspace.execution.tiles import (
     blocks,
     tile_size,
 )
-from gradspace.execution.two_stage import TwoStageScores
-from gradspace.positives import Positives, as_positives
+from gradspace.scores.two_stage import TwoStageScores
 
 MANY_SLOTS = 128
 """Positives of a query from which on to sort a tile is faster than to compare it with each."""

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from gradspace.checks import check_count
-from gradspace.execution.tiles import Scores, as_scores, blocks
-from gradspace.execution.two_stage import TwoStageScores
 from gradspace.metrics.ranking import PositiveRanks, rank_both, rank_rows, ranks
-from gradspace.positives import Positives, as_positives
+from gradspace.scores.positives import Positives, as_positives
+from gradspace.scores.tiles import Scores, as_scores, blocks
+from gradspace.scores.two_stage import TwoStageScores
 
 CROSS_RANK_LIMITS = (1, 5, 10, 20, 50, 100, 200)
 

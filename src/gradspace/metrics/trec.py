@@ -7,9 +7,9 @@ from pathlib import Path
 
 from torch import Tensor
 
-from gradspace.execution.tiles import Scores, as_scores, blocks
 from gradspace.files import write_atomically
-from gradspace.positives import Positives, as_positives
+from gradspace.scores.positives import Positives, as_positives
+from gradspace.scores.tiles import Scores, as_scores, blocks
 
 
 def write_trec_run(

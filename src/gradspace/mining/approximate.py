@@ -14,13 +14,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gradspace.embedding import Embeddings
-from gradspace.execution.tiles import blocks
 from gradspace.mining.lists import HalfFloats, MinedLists, Positions, describe_source
 from gradspace.mining.own import check_enough, own_positives
-from gradspace.mining.running import RunningTop, decode_keys
-from gradspace.nearest import MOST_IN_HNSW, import_faiss, new_clusters, new_graph
-from gradspace.positives import Positives
+from gradspace.nearest.faiss import MOST_IN_HNSW, import_faiss, new_clusters, new_graph
+from gradspace.nearest.running import RunningTop, decode_keys
+from gradspace.scores.positives import Positives
+from gradspace.scores.represented import Embeddings
+from gradspace.scores.tiles import blocks
 
 Index = Literal["hnsw", "ivf"]
 SEARCHED_AT_ONCE = 4096

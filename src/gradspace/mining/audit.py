@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gradspace.execution.tiles import blocks
 from gradspace.mining.lists import HalfFloats, MinedLists, Positions
+from gradspace.scores.tiles import blocks
 
 ROWS = 4096
 """Lists that are looked at together."""

@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gradspace.checkpoint import load_checkpoint, save_checkpoint
 from gradspace.data.dataset import Split, digest
-from gradspace.scoring import Found
+from gradspace.scores.represented import Represented
+from gradspace.tensor_files import load_tensors, save_tensors
 
 KIND = "mined lists"
 VERSION = 1
@@ -59,7 +59,7 @@ class MinedLists:
 
 
 def describe_source(
-    found: Found, method: Mapping[str, Any], source: Mapping[str, Any] | None
+    found: Represented, method: Mapping[str, Any], source: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     """The record of lists.
 
@@ -83,7 +83,7 @@ ARRAYS = ("texts_of_image", "text_scores", "images_of_text", "image_scores", "po
 def save_lists(path: str | Path, lists: MinedLists) -> None:
     """One safetensors file, complete or absent."""
     tensors = {name: torch.from_numpy(getattr(lists, name)) for name in ARRAYS}
-    save_checkpoint(path, tensors, lists.record)
+    save_tensors(path, tensors, lists.record)
 
 
 def load_lists(path: str | Path) -> MinedLists:
@@ -92,7 +92,7 @@ def load_lists(path: str | Path) -> MinedLists:
     if not path.is_file():
         raise ValueError(f"there is no file of mined lists {path}")
     try:
-        tensors, record = load_checkpoint(path)
+        tensors, record = load_tensors(path)
     except ValueError as error:
         raise ValueError(
             f"{path} is cut short, or no file of mined lists ({error.__cause__}): mine it again"

@@ -6,12 +6,11 @@ import torch
 from torch import Tensor
 
 from gradspace.checks import check_embeddings, check_ids
-from gradspace.embedding import Embeddings
-from gradspace.positives import Positives, match_ids
-from gradspace.scoring import Found
+from gradspace.scores.positives import Positives, match_ids
+from gradspace.scores.represented import Embeddings, Represented
 
 
-def own_positives(found: Found, device: torch.device) -> Positives:
+def own_positives(found: Represented, device: torch.device) -> Positives:
     """Of every image its own texts; a ValueError where embeddings or ids cannot be used."""
     num_images, num_texts = len(found.image_names), len(found.captions)
     if isinstance(found, Embeddings):

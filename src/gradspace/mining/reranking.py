@@ -11,14 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gradspace.embedding import Embeddings, Progress
-from gradspace.execution.tiles import PairScores, blocks
 from gradspace.mining.lists import HalfFloats, MinedLists, describe_source
 from gradspace.mining.own import check_enough, own_positives
-from gradspace.mining.running import decode_keys, encode_keys
 from gradspace.mining.state import fingerprint, load_state, save_state, state_file
 from gradspace.mining.top import SECONDS_PER_SAVE, mine_exact
-from gradspace.scoring import Parts
+from gradspace.nearest.running import decode_keys, encode_keys
+from gradspace.progress import Progress
+from gradspace.scores.represented import Embeddings, Parts
+from gradspace.scores.tiles import PairScores, blocks
 
 QUERIES_AT_ONCE = 64
 

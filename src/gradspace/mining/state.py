@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradspace.checkpoint import load_checkpoint, save_checkpoint
-from gradspace.execution.tiles import blocks
 from gradspace.processes import rank, world_size
+from gradspace.scores.tiles import blocks
+from gradspace.tensor_files import load_tensors, save_tensors
 
 KIND = "state of a mining"
 ROWS = 4096
@@ -44,7 +44,7 @@ def fingerprint(tensors: tuple[Tensor, ...], settings: dict[str, Any]) -> str:
 
 
 def save_state(path: Path, inputs: str, tensors: dict[str, Tensor]) -> None:
-    save_checkpoint(path, tensors, {"kind": KIND, "inputs": inputs})
+    save_tensors(path, tensors, {"kind": KIND, "inputs": inputs})
 
 
 def load_state(path: Path, inputs: str) -> dict[str, Tensor] | None:
@@ -55,7 +55,7 @@ def load_state(path: Path, inputs: str) -> dict[str, Tensor] | None:
     if not path.exists():
         return None
     try:
-        tensors, record = load_checkpoint(path)
+        tensors, record = load_tensors(path)
     except ValueError as error:
         raise _not_a_state(path) from error
     if record.get("kind") != KIND:

@@ -18,15 +18,15 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from gradspace.embedding import Embeddings, Progress
-from gradspace.execution.tiles import PairScores, blocks, tile_size
-from gradspace.mining.collecting import Top, can_collect, running_top
 from gradspace.mining.lists import MinedLists, describe_source
 from gradspace.mining.own import OwnPairs, check_enough, own_positives
-from gradspace.mining.running import decode_keys, merge_keys
 from gradspace.mining.state import fingerprint, load_state, save_state, state_file
+from gradspace.nearest.collecting import Top, can_collect, running_top
+from gradspace.nearest.running import decode_keys, merge_keys
 from gradspace.processes import gather_rows, rank, world_size
-from gradspace.scoring import Found
+from gradspace.progress import Progress
+from gradspace.scores.represented import Embeddings, Represented
+from gradspace.scores.tiles import PairScores, blocks, tile_size
 
 CPU_TILE = (512, 4096)
 MERGED_AT_ONCE = 65_536
@@ -40,7 +40,7 @@ Tile = tuple[int, int]
 
 @torch.no_grad()
 def mine_exact(
-    found: Found,
+    found: Represented,
     *,
     top_texts: int = 300,
     top_images: int = 60,
@@ -134,7 +134,7 @@ class _Products:
 
 
 def _prepare(
-    found: Found,
+    found: Represented,
     lengths: tuple[int, int],
     device: torch.device | None,
     precision: Precision,

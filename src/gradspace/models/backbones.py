@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from gradspace.models.prepare.pictures import CentreCrop
 from gradspace.models.pretrained import Pretrained, place_of
 
 PREPROCESSOR = "preprocessor_config.json"
@@ -149,3 +150,14 @@ def load_preprocessing(name: str | Path) -> Preprocessing | None:
 def pair(size: Any) -> tuple[int, int]:
     """Height and width, from what transformers configurations write for them."""
     return (size, size) if isinstance(size, int) else (size[0], size[1])
+
+
+def evaluation_crop(backbone: Backbone) -> CentreCrop:
+    """How pictures become the pixels that a backbone reads; the short side is 8/7 of the crop."""
+    wanted = backbone.preprocessing
+    if wanted is None:
+        raise ValueError(
+            "the backbone has no preprocessor_config.json: it says how large and how normalised "
+            "it wants its pixels"
+        )
+    return CentreCrop(size=wanted.size, resize=wanted.size * 8 // 7)

@@ -53,7 +53,7 @@ class RetrievalModel(nn.Module, ABC):
     width: int
     """Of the embeddings."""
     reads_passages: ClassVar[bool] = False
-    """Are its images texts, as `gradspace.data.passages.PassageTokens` makes them?"""
+    """Are its images texts, as `gradspace.models.prepare.passages.PassageTokens` makes them?"""
 
     @abstractmethod
     def embed_images(self, images: Tensor) -> Tensor:

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from gradspace.models.backbones import pair
 from gradspace.models.families import embedding_width, family_of, longest_caption, part_of
-from gradspace.models.image_processor import ImageProcessor, without_shape
 from gradspace.models.pooling import length_mask
+from gradspace.models.prepare.image_processor import ImageProcessor, without_shape
+from gradspace.models.prepare.tokenizer import Tokenizer
 from gradspace.models.pretrained import Pretrained, load_config
-from gradspace.models.tokenizer import Tokenizer
 
 TOWERS = {"image": "vision_model", "text": "text_model"}
 

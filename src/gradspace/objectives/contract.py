@@ -18,9 +18,9 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from gradspace.execution.dense import row_values
-from gradspace.execution.statistics import OfflineScores, PositiveScores, Statistic
-from gradspace.positives import Positives
+from gradspace.objectives.rows import row_values
+from gradspace.objectives.statistics import OfflineScores, PositiveScores, Statistic
+from gradspace.scores.positives import Positives
 
 Reduction = Literal["sum", "mean"]
 

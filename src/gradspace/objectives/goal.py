@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from gradspace.execution.statistics import Hardest, PositiveScores, Statistic
 from gradspace.objectives.contract import Objective, Reduction
 from gradspace.objectives.relative import Relative
+from gradspace.objectives.statistics import Hardest, PositiveScores, Statistic
 
 
 @dataclass(frozen=True)

@@ -9,15 +9,15 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from gradspace.execution.statistics import (
+from gradspace.objectives.contract import Objective, Reduction
+from gradspace.objectives.registry import loss
+from gradspace.objectives.statistics import (
     LOG_ZERO,
     Hardest,
     LogSumExp,
     PositiveScores,
     Statistic,
 )
-from gradspace.objectives.contract import Objective, Reduction
-from gradspace.objectives.registry import loss
 from gradspace.parameters import NonNegative, Positive, Real
 
 

@@ -8,9 +8,9 @@ from typing import ClassVar
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from gradspace.execution.statistics import LogSumExp, PositiveScores, Statistic
 from gradspace.objectives.contract import Objective, Reduction
 from gradspace.objectives.registry import loss
+from gradspace.objectives.statistics import LogSumExp, PositiveScores, Statistic
 from gradspace.parameters import Positive
 
 

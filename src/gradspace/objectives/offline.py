@@ -19,9 +19,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gradspace.execution.statistics import Hardest, OfflineScores, PositiveScores, Statistic
 from gradspace.objectives.contract import Objective, Reduction
 from gradspace.objectives.registry import loss
+from gradspace.objectives.statistics import Hardest, OfflineScores, PositiveScores, Statistic
 from gradspace.parameters import Flag, Positive, Real
 
 

@@ -20,7 +20,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gradspace.execution.statistics import LOG_ZERO, LogSumExp, PositiveScores, Statistic, Sum
+from gradspace.objectives.statistics import LOG_ZERO, LogSumExp, PositiveScores, Statistic, Sum
 from gradspace.parameters import NonNegative, Positive
 
 

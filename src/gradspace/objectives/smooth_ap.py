@@ -8,12 +8,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gradspace.execution.dense import positive_scores, reduce
-from gradspace.execution.statistics import PositiveScores, Statistic, Sum
 from gradspace.objectives.contract import Objective, Reduction
 from gradspace.objectives.registry import loss
+from gradspace.objectives.rows import positive_scores, reduce
+from gradspace.objectives.statistics import PositiveScores, Statistic, Sum
 from gradspace.parameters import Positive
-from gradspace.positives import Positives
+from gradspace.scores.positives import Positives
 
 
 @loss("smooth-ap", source="ICR eq. 5-8")

@@ -7,9 +7,9 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from gradspace.execution.statistics import Hardest, LogSumExp, PositiveScores, Statistic, Sum
 from gradspace.objectives.contract import Objective, Reduction
 from gradspace.objectives.registry import loss
+from gradspace.objectives.statistics import Hardest, LogSumExp, PositiveScores, Statistic, Sum
 from gradspace.parameters import Positive, Real
 
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gradspace.comparison.entries import Group
-from gradspace.comparison.metrics import ARROWS, DIRECTIONS
 from gradspace.report.history import Curve, History, Line
 from gradspace.report.looks import Look, ink
 from gradspace.report.svg import Drawer, Plot, PlotRow
+from gradspace.runs.numbers import ARROWS, DIRECTIONS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

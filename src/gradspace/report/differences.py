@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from gradspace.analysis.significance import Difference
-from gradspace.comparison.metrics import ARROWS
 from gradspace.comparison.tables import Tests
+from gradspace.runs.numbers import ARROWS
 
 LEVEL = 0.05
 """Below it a difference is called real."""

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from gradspace.analysis.run_analysis import edges
 from gradspace.comparison.entries import Group
-from gradspace.comparison.metrics import CROSS
 from gradspace.report.curves import TOGETHER, Looks
 from gradspace.report.looks import ink
 from gradspace.report.svg import Drawer, Plot, PlotRow
+from gradspace.runs.analysis import edges
+from gradspace.runs.numbers import CROSS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,14 +9,15 @@ import numpy as np
 import torch
 
 from gradspace.comparison.entries import Entry, Group
-from gradspace.comparison.metrics import ARROWS
 from gradspace.data.dataset import Dataset, Split, digest
-from gradspace.data.open import open_recipe
 from gradspace.report.flips import OUTCOMES, choose_queries, outcome_of, queries_by_outcome
 from gradspace.report.retrieval import Retrieved, retrieve
 from gradspace.report.thumbnails import Thumbnails
-from gradspace.scoring import Found, represent_split
-from gradspace.system import load_system
+from gradspace.runs.data import open_recipe
+from gradspace.runs.numbers import ARROWS
+from gradspace.runs.represent import represent_split
+from gradspace.runs.system import load_system
+from gradspace.scores.represented import Represented
 
 
 @dataclass(frozen=True)
@@ -136,7 +137,7 @@ class ExampleMaker:
             )
         return split
 
-    def _embed(self, side: Entry, split: Split) -> Found:
+    def _embed(self, side: Entry, split: Split) -> Represented:
         return represent_split(load_system(side.run.folder, self.device), split)
 
     def _example(
@@ -145,7 +146,7 @@ class ExampleMaker:
         query: int,
         sides: Sequence[Entry],
         split: Split,
-        embedded: Sequence[Found],
+        embedded: Sequence[Represented],
     ) -> Example:
         data = sides[0].results
         found = [retrieve(e, way, query, folds=data.folds) for e in embedded]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from gradspace.comparison.flips import find_flips
-from gradspace.comparison.results import Floats, RunResults
+from gradspace.runs.results import Floats, RunResults
 
 OUTCOMES = {
     1: ("right", "wrong"),

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gradspace.scoring import Found
+from gradspace.scores.represented import Represented
 
 NUM_SHOWN = 5
 
@@ -28,7 +28,7 @@ class Retrieved:
 
 
 def retrieve(
-    found: Found, way: str, query: int, *, folds: int = 1, num: int = NUM_SHOWN
+    found: Represented, way: str, query: int, *, folds: int = 1, num: int = NUM_SHOWN
 ) -> Retrieved:
     """Rank the candidates of an image ("i2t") or a caption ("t2i") within its fold.
 
@@ -58,7 +58,7 @@ def retrieve(
 
 
 def _scores(
-    found: Found, images: NDArray[np.int64], texts: NDArray[np.int64]
+    found: Represented, images: NDArray[np.int64], texts: NDArray[np.int64]
 ) -> NDArray[np.float64]:
     """Of one image with texts, or of one text with images."""
     scores = found.block(torch.from_numpy(images), torch.from_numpy(texts))

@@ -12,8 +12,8 @@ from markupsafe import Markup, escape
 
 from gradspace.analysis.cocos import Cocos
 from gradspace.comparison.entries import Entry, Group
-from gradspace.comparison.metrics import ARROWS, SYMBOLS, cocos_metrics
 from gradspace.comparison.tables import Cell, Column, ResultTable
+from gradspace.runs.numbers import ARROWS, SYMBOLS, cocos_metrics
 
 MEANINGS = {
     "C^q": "contributing negatives per query that has any",

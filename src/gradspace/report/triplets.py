@@ -12,10 +12,10 @@ from gradspace.analysis.diagrams import triplet_surface
 from gradspace.comparison.entries import Entry, Group
 from gradspace.objectives import Objective
 from gradspace.objectives.goal import Goal
-from gradspace.recipes import build_objective
 from gradspace.report.history import History
 from gradspace.report.looks import ink
 from gradspace.report.svg import Drawer, Plot, crosses, dots
+from gradspace.runs.recipe import build_objective
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -18,6 +18,8 @@ from markupsafe import Markup
 from gradspace.comparison.compare import Findings
 from gradspace.comparison.entries import Entry, Group, grouped
 from gradspace.files import write_atomically
+from gradspace.processes import choose_device
+from gradspace.progress import Progress
 from gradspace.report.curves import TOGETHER, count_rows, learning_rows
 from gradspace.report.differences import make_forest
 from gradspace.report.distributions import cross_rank_rows, score_plots
@@ -28,7 +30,6 @@ from gradspace.report.provenance import provenance, recipes_of
 from gradspace.report.svg import Drawer
 from gradspace.report.tables import MEANINGS, cocos_tables, spans, with_symbols
 from gradspace.report.triplets import triplet_plots
-from gradspace.system import default_device
 
 MOST_EXAMPLES, ALL_EXAMPLES = 12, 20
 """Queries per direction, of one dataset and model and of all: pictures are most of the file."""
@@ -37,8 +38,6 @@ MOST_DRAWN = 30
 
 LONG = 280
 """Letters of a verdict that can still be read at a glance."""
-
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -71,7 +70,7 @@ def write_report(
     if not entries:
         raise ValueError("there are no finished runs to report on")
     groups = grouped(entries)
-    contents = _Contents(entries, findings, groups, device or default_device(), progress)
+    contents = _Contents(entries, findings, groups, device or choose_device(), progress)
     page = template("report.html").render(
         title=title,
         today=today or date.today(),

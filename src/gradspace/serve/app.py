@@ -17,8 +17,8 @@ from PIL import Image
 
 from gradspace import __version__
 from gradspace.data.image_files import TooManyPixels
-from gradspace.search.contract import Hit, IndexGone
-from gradspace.search.searcher import Query, Searcher
+from gradspace.indexes.contract import Hit, IndexGone
+from gradspace.indexes.searcher import Query, Searcher
 from gradspace.serve import schemas
 from gradspace.serve.desk import Desk
 from gradspace.serve.guard import FormRoute, Guard

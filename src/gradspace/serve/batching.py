@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-from gradspace.search.contract import Hit, Kind
-from gradspace.search.searcher import Query, Searcher
-from gradspace.search.where import Condition
+from gradspace.indexes.contract import Hit, Kind
+from gradspace.indexes.searcher import Query, Searcher
+from gradspace.indexes.where import Condition
 from gradspace.serve.limits import Limits
 
 

@@ -16,9 +16,9 @@ from anyio import to_thread
 from fastapi import HTTPException, Request
 
 from gradspace.data.image_files import leads_outside
-from gradspace.explain import Explanation
-from gradspace.search.contract import Hit, Item, Kind
-from gradspace.search.searcher import Query, Searcher
+from gradspace.indexes.contract import Hit, Item, Kind
+from gradspace.indexes.searcher import Query, Searcher
+from gradspace.runs.explain import Explanation
 from gradspace.serve.batching import Ask, Batcher
 from gradspace.serve.limits import Limits
 from gradspace.serve.metrics import Metrics

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 from fastapi import Path, UploadFile
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from gradspace.explain import Explanation
-from gradspace.search.contract import Hit, Item, Kind
-from gradspace.search.where import Condition, Value, parse_condition
+from gradspace.indexes.contract import Hit, Item, Kind
+from gradspace.indexes.where import Condition, Value, parse_condition
+from gradspace.runs.explain import Explanation
 from gradspace.serve.limits import MOST_CHARACTERS, MOST_CONDITIONS, MOST_RESULTS
 from gradspace.serve.pictures import CONTENT_TYPES
 

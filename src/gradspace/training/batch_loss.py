@@ -10,9 +10,10 @@ from torch import Tensor
 
 from gradspace import processes
 from gradspace.data.batches import Batch
-from gradspace.loss import RetrievalLoss
+from gradspace.loss.retrieval_loss import RetrievalLoss
 from gradspace.models import PairScorer
-from gradspace.system import System
+from gradspace.runs.system import System
+from gradspace.scores.evaluating import evaluating
 from gradspace.training.caching import Embedded, Outcome
 from gradspace.training.pair_batches import ScoredBatch, all_parts, score_batch
 from gradspace.training.second_round import split_extended
@@ -80,9 +81,8 @@ class BatchLoss:
         """Of the batch of all processes; nothing in those that do not log."""
         model, device = self.system.model, self.system.device
         if isinstance(model, PairScorer):
-            model.eval()  # nothing is drawn here: a run is the same however often it is looked at
-            found = self._scored(model, batch, outcome.images, outcome.texts)
-            model.train()
+            with evaluating(model):  # nothing is drawn: a run is the same however often it is seen
+                found = self._scored(model, batch, outcome.images, outcome.texts)
             return contributions_of_scores(self.loss.objective, found)
         ids = batch.image_ids.to(device), batch.text_ids.to(device)
         objective = current_objective(self.loss.objective, model.learned_scale())

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from gradspace.checkpoint import random_states, restore_random_states
 from gradspace.data.batches import Batch
+from gradspace.runs.checkpoint import random_states, restore_random_states
 
 
 @dataclass(frozen=True)

@@ -17,29 +17,28 @@ from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from gradspace import processes
-from gradspace.checkpoint import (
-    load_checkpoint,
-    optimizer_tensors,
-    random_states,
-    restore_optimizer,
-    restore_random_states,
-    save_checkpoint,
-    with_prefix,
-    without_prefix,
-)
 from gradspace.data.batches import Batch, training_batches
 from gradspace.data.captions import EncodedCaptions
 from gradspace.data.dataset import Dataset, Split
 from gradspace.data.loader import Loader
 from gradspace.data.order import Plan
 from gradspace.files import only_writer
-from gradspace.loss import RetrievalLoss
+from gradspace.loss.retrieval_loss import RetrievalLoss
 from gradspace.metrics import RetrievalReport, retrieval_report
 from gradspace.models import RetrievalModel
-from gradspace.recipes import Recipe, build_objective
-from gradspace.runs import Run, tensorboard_events
-from gradspace.scoring import represent_split
-from gradspace.system import System
+from gradspace.runs.checkpoint import (
+    optimizer_tensors,
+    random_states,
+    restore_optimizer,
+    restore_random_states,
+    with_prefix,
+    without_prefix,
+)
+from gradspace.runs.folder import Run, tensorboard_events
+from gradspace.runs.recipe import Recipe, build_objective
+from gradspace.runs.represent import represent_split
+from gradspace.runs.system import System
+from gradspace.tensor_files import load_tensors, save_tensors
 from gradspace.training.batch_loss import BatchLoss
 from gradspace.training.caching import Outcome, backward, cached_backward
 from gradspace.training.health import CollapseWatch, TrainingError, check_gradient, not_finite
@@ -225,7 +224,7 @@ class Trainer:
             seed=self.recipe.seed,
             epoch=self.progress.epoch,
             start_batch=self.progress.batch,
-            pixels=self.system.training_crop,
+            reading=self.system.training_reading,
             num_workers=training.num_workers,
             pin_memory=self.system.device.type == "cuda",
             rank=processes.rank(),
@@ -400,11 +399,11 @@ class Trainer:
             "times_alike": self.collapse.times_alike,
             "feature_shape": self.system.feature_shape,
         }
-        save_checkpoint(self.run.last, tensors, record)
+        save_tensors(self.run.last, tensors, record)
         self.saved_at = time.monotonic()
 
     def restore(self) -> None:
-        tensors, record = load_checkpoint(self.run.last)
+        tensors, record = load_tensors(self.run.last)
         self.progress = Progress(**record["progress"])
         if not tensors:
             return  # of a finished run of a comparison
@@ -440,7 +439,7 @@ class Trainer:
             "feature_shape": self.system.feature_shape,
         }
         self.run.forget_results()
-        save_checkpoint(self.run.best, with_prefix("model", model.state_dict()), record)
+        save_tensors(self.run.best, with_prefix("model", model.state_dict()), record)
 
 
 def _draw_differently(seed: int) -> None:

@@ -9,11 +9,11 @@ from torch import Tensor
 
 from gradspace import processes
 from gradspace.data.batches import Batch
-from gradspace.execution.statistics import OfflineScores
+from gradspace.loss.mined import MinedColumns, MinedScores
 from gradspace.models import PairScorer, RetrievalModel
 from gradspace.models.pooling import length_mask
 from gradspace.objectives import Objective
-from gradspace.offline import MinedColumns, MinedScores
+from gradspace.objectives.statistics import OfflineScores
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gradspace.recipes import Recipe
+from gradspace.runs.recipe import Recipe
 
 
 @dataclass(frozen=True)

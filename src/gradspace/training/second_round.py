@@ -18,16 +18,16 @@ from torch import Tensor
 from gradspace import processes
 from gradspace.data.dataset import Dataset, Split
 from gradspace.data.order import Plan
-from gradspace.embedding import Progress
+from gradspace.loss.mined import Offline
 from gradspace.mining.lists import MinedLists, load_lists
 from gradspace.mining.mine import mine_to_file
 from gradspace.mining.sampling import Sampling, draw_offline
 from gradspace.mining.top import mine_exact
-from gradspace.offline import Offline
-from gradspace.recipes import OfflineRecipe
-from gradspace.runs import Run
-from gradspace.scoring import represent_split
-from gradspace.system import System
+from gradspace.progress import Progress
+from gradspace.runs.folder import Run
+from gradspace.runs.recipe import OfflineRecipe
+from gradspace.runs.represent import represent_split
+from gradspace.runs.system import System
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from statistics import median
 import torch
 
 from gradspace.data.dataset import Dataset
-from gradspace.runs import Run
-from gradspace.system import new_system
+from gradspace.runs.folder import Run
+from gradspace.runs.system import new_system
 from gradspace.training.loop import Trainer
 from gradspace.training.monitor import Monitor
 from gradspace.training.second_round import link_or_copy

@@ -10,11 +10,11 @@ from torch import Tensor
 
 from gradspace.analysis.cocos import cocos
 from gradspace.analysis.diagrams import some_triplets
-from gradspace.analysis.offline import OfflineCocos, offline_cocos, offline_cocos_of_scores
+from gradspace.analysis.mined import OfflineCocos, offline_cocos, offline_cocos_of_scores
 from gradspace.analysis.score_file import SavedScores
+from gradspace.loss.mined import Offline
 from gradspace.objectives import Objective
-from gradspace.offline import Offline
-from gradspace.positives import Positives, match_ids
+from gradspace.scores.positives import Positives, match_ids
 from gradspace.training.pair_batches import ScoredBatch
 
 MOST_IMAGES = 1024

@@ -1,0 +1,135 @@
+"""The gradients of a block's sums: weights from a Triton kernel, products from the library."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from gradspace.execution.block import Gradients, Sides, Upstream, is_shared
+from gradspace.execution.triton import launching
+from gradspace.execution.triton.asked import (
+    Given,
+    given_of,
+    given_values,
+    kind_of,
+    num_columns,
+    translated,
+)
+from gradspace.execution.triton.launching import Inputs, Tile, ceil, on_a_tile_that_fits
+
+WEIGHT_BYTES = 256 << 20
+"""Of the weights of a chunk of rows."""
+
+
+def backward(inputs: Inputs, upstream: Sequence[Upstream]) -> Gradients:
+    what = (inputs.rows.dtype, *(translated(up.wanted).term for up in upstream))
+    return on_a_tile_that_fits(
+        inputs.tiles(launching.WEIGHTS), what, lambda tile: _backward_with(tile, inputs, upstream)
+    )
+
+
+def _backward_with(tile: Tile, inputs: Inputs, upstream: Sequence[Upstream]) -> Gradients:
+    """The weights of a chunk of rows at a time, and two products of them with the embeddings.
+
+    The weights are in the type of the embeddings. They are scaled by the largest gradient, so that
+    float16 can hold those of a mean over many queries.
+    """
+    scale = _scale(upstream)
+    of_columns = inputs.columns.new_zeros(inputs.m, inputs.width, dtype=torch.float32)
+    of_rows = inputs.rows.new_empty(inputs.n, inputs.width)
+    givens = [given_of(inputs, up.wanted) for up in upstream]
+    given_by_row: list[list[Tensor]] = [[] for _ in upstream]
+    given_by_column = [inputs.empty(num_columns(up.wanted.column), inputs.m) for up in upstream]
+    for part in given_by_column:
+        part.zero_()
+    width = ceil(inputs.m, 64) * 64  # what the kernel writes must be aligned
+    chunks = inputs.chunks(tile.height, width * inputs.rows.element_size(), WEIGHT_BYTES)
+    memory = inputs.rows.new_empty(chunks[0].stop, width)
+    for chunk in chunks:
+        weights = memory[: chunk.stop - chunk.start, : inputs.m]
+        rows = of_columns.new_zeros(len(weights), inputs.width)
+        for k, up in enumerate(upstream):
+            by_row, by_column = _weigh(tile, inputs, up, givens[k], scale, chunk, weights)
+            given_by_row[k].append(by_row)
+            given_by_column[k] += by_column
+            _add_product(rows, weights, inputs.columns[:, : inputs.width])
+            _add_product(of_columns, weights.t(), inputs.rows[chunk, : inputs.width])
+        of_rows[chunk] = rows.div_(scale)
+    return Gradients(
+        of_rows,
+        of_columns.div_(scale),
+        [
+            Sides(
+                torch.cat(given_by_row[k], 1).t() / scale if up.wanted.row else None,
+                given_by_column[k].t() / scale if up.wanted.column else None,
+            )
+            for k, up in enumerate(upstream)
+        ],
+    )
+
+
+def _weigh(
+    tile: Tile,
+    inputs: Inputs,
+    up: Upstream,
+    given: Given,
+    scale: Tensor,
+    chunk: slice,
+    weights: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Write the weights that one sum gives to a chunk of rows; return the gradients of `given`."""
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    from gradspace.execution.triton import kernels
+
+    wanted, functions = up.wanted, translated(up.wanted)
+    by_row, by_column = num_columns(wanted.row), num_columns(wanted.column)
+    to_given = wanted.either.given.requires_grad
+    parts = (
+        inputs.empty(ceil(inputs.m, tile.width) if to_given else 0, by_row, len(weights)),
+        inputs.empty(ceil(len(weights), tile.height) if to_given else 0, by_column, inputs.m),
+    )
+    sides: list[Tensor] = []
+    of_given = given_values(wanted, given, chunk)
+    for side, queries, k in (("row", chunk, 0), ("column", slice(None), 1)):
+        part = parts[k]
+        sides += [of_given[k]]
+        result, gradient = getattr(up.results, side), getattr(up.gradients, side)
+        if result is None:
+            sides += [part, part]
+        else:
+            sides += [result[queries].contiguous(), (gradient[queries] * scale).contiguous()]
+        sides += [part]
+    inputs.launch(
+        kernels.weights,
+        tile,
+        chunk,
+        TensorDescriptor.from_tensor(weights, [tile.height, tile.width]),
+        *sides,
+        TERM=functions.term,
+        DERIVATIVES=functions.derivatives,
+        KIND=kind_of(wanted),
+        VANISHES=functions.vanishes,
+        SHARED=is_shared(wanted),
+        BY_ROW=by_row,
+        BY_COLUMN=by_column,
+        TO_GIVEN=to_given,
+    )
+    return parts[0].sum(0), parts[1].sum(0)
+
+
+def _scale(upstream: Sequence[Upstream]) -> Tensor:
+    """Makes the largest gradient 1; the derivatives of terms have the rest of float16's range."""
+    sides = (side for up in upstream for side in (up.gradients.row, up.gradients.column))
+    largest = torch.stack([side.abs().max() for side in sides if side is not None]).max()
+    return 1 / largest.clamp(min=1e-30)
+
+
+def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
+    """total += left @ right; float32, also of factors of 16 bits."""
+    if left.dtype == torch.float32:
+        total.addmm_(left, right)
+    else:
+        torch.addmm(total, left, right, out_dtype=torch.float32, out=total)

@@ -1,0 +1,134 @@
+"""How Triton kernels are started: on tiles that a device can hold, with inputs as they are read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from copy import copy
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from gradspace.execution.block import Block
+from gradspace.scores.tiles import blocks
+
+T = TypeVar("T")
+
+
+def is_full_float32(values: Tensor) -> bool:
+    return values.dtype == torch.float32 and not torch.backends.cuda.matmul.allow_tf32
+
+
+class Tile(NamedTuple):
+    """How a kernel is compiled: the shape of its tile, the depth of a step, and Triton's knobs."""
+
+    height: int
+    width: int
+    depth: int
+    stages: int
+    warps: int
+    registers: int | None = None
+
+
+# In the order of their speed on an H200, where three tiles of 168 registers per thread, or two of
+# the weights, share a multiprocessor; the first that a device can hold is taken.
+STATISTICS = (Tile(128, 128, 64, 2, 4, 168),)
+WEIGHTS = (Tile(128, 128, 64, 3, 4), Tile(128, 128, 64, 2, 8))
+FLOAT32 = (Tile(128, 128, 32, 3, 8),)
+SMALLEST = Tile(64, 64, 32, 2, 4)
+RECOVER = Tile(64, 0, 64, 3, 4)
+
+_too_large: set[tuple[Tile, Any]] = set()
+
+
+def on_a_tile_that_fits(tiles: Sequence[Tile], what: Any, run: Callable[[Tile], T]) -> T:
+    from triton.runtime.errors import OutOfResources
+
+    for tile in tiles:
+        if (tile, what) not in _too_large:
+            try:
+                return run(tile)
+            except OutOfResources:
+                _too_large.add((tile, what))
+    return run(SMALLEST)
+
+
+class Inputs:
+    """A block as the kernels read it: rows that are aligned, and ids of 32 bits."""
+
+    def __init__(self, block: Block) -> None:
+        self.rows, self.columns = _aligned(block.rows), _aligned(block.columns)
+        self.row_ids, self.column_ids = _short_ids(block.row_ids, block.column_ids)
+        self.n, self.m, self.width = len(block.rows), len(block.columns), block.rows.shape[1]
+        self.precision = "ieee" if is_full_float32(block.rows) else "tf32"
+
+    def tiles(self, wanted: Sequence[Tile]) -> Sequence[Tile]:
+        return FLOAT32 if self.rows.dtype == torch.float32 else wanted
+
+    def chunks(self, height: int, bytes_per_row: int, memory: int) -> list[slice]:
+        """Parts of the rows, whole tiles high, that need so much memory at most."""
+        size = memory // bytes_per_row // height * height
+        return list(blocks(self.n, max(size, height)))
+
+    def launch(self, kernel: Any, tile: Tile, rows: slice, *values: Any, **constants: Any) -> None:
+        """Run a kernel over the tiles of some rows and all columns."""
+        from triton.tools.tensor_descriptor import TensorDescriptor
+
+        part = self.rows[rows]
+        num_tiles = ceil(len(part), tile.height) * ceil(self.m, tile.width)
+        kernel[(num_tiles,)](
+            TensorDescriptor.from_tensor(part, [tile.height, tile.depth]),
+            TensorDescriptor.from_tensor(self.columns, [tile.width, tile.depth]),
+            self.row_ids[rows],
+            self.column_ids,
+            len(part),
+            self.m,
+            part.shape[1],
+            *values,
+            **constants,
+            HEIGHT=tile.height,
+            WIDTH=tile.width,
+            DEPTH=tile.depth,
+            PRECISION=self.precision,
+            EVEN=len(part) % tile.height == self.m % tile.width == 0,
+            num_stages=tile.stages,
+            num_warps=tile.warps,
+            maxnreg=tile.registers,
+        )
+
+    def transpose(self) -> Inputs:
+        other = copy(self)
+        other.rows, other.columns = self.columns, self.rows
+        other.row_ids, other.column_ids = self.column_ids, self.row_ids
+        other.n, other.m = self.m, self.n
+        return other
+
+    def bound(self) -> Tensor:
+        """No score is larger than the product of the longest vectors' lengths."""
+        bound = torch.ones((), device=self.rows.device)
+        for vectors in (self.rows, self.columns):
+            bound = bound * torch.linalg.vector_norm(vectors, dim=1).max()
+        return bound
+
+    def empty(self, *shape: int) -> Tensor:
+        return torch.empty(shape, dtype=torch.float32, device=self.rows.device)
+
+
+def ceil(count: int, size: int) -> int:
+    return -(-count // size)
+
+
+def _aligned(embeddings: Tensor) -> Tensor:
+    """Rows that start at multiples of 16 bytes, which tensor descriptors need."""
+    beyond = -embeddings.shape[1] % (16 // embeddings.element_size())
+    if beyond:
+        embeddings = torch.nn.functional.pad(embeddings, (0, beyond))
+    return embeddings.contiguous()
+
+
+def _short_ids(row_ids: Tensor, column_ids: Tensor) -> tuple[Tensor, Tensor]:
+    both = torch.cat([row_ids, column_ids])
+    if int(both.abs().max()) >= 1 << 31:
+        both = torch.unique(both, return_inverse=True)[1]
+    row, column = torch.split(both.int(), [len(row_ids), len(column_ids)])
+    return row, column.clone()  # aligned

@@ -1,0 +1,1 @@
+"""Indexes of photos and captions, and the search in them."""

@@ -1,0 +1,222 @@
+"""What an index is made of: a folder of photos, a file of captions, or a split of a dataset."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import ExifTags, Image
+
+from gradspace.data.dataset import Split, digest
+from gradspace.data.image_files import ImageFolder, StoredImages, image_endings
+from gradspace.indexes.contract import Item
+from gradspace.indexes.where import Value
+from gradspace.runs.data import open_recipe
+from gradspace.runs.recipe import DataRecipe
+
+MOST_LISTED = 200
+"""Characters of a caption that serve as its key; of a longer one the beginning and a digest."""
+
+PARTS_OF_AN_INDEX = ("segments", "thumbnails")
+"""Folders beside an index.json."""
+
+
+@dataclass(frozen=True)
+class Collection:
+    """Images and captions; `items` are first the images of the split, then its captions."""
+
+    record: Mapping[str, Any]
+    """From which `open_collection` opens it again."""
+    split: Split
+    items: Sequence[Item]
+    problems: Sequence[str] = ()
+    """One sentence for each file that is left out."""
+
+    def image(self, key: str) -> int:
+        """The place of an image in the split."""
+        if key not in self._places:
+            raise ValueError(f"there is no image {key!r} any more")
+        return self._places[key]
+
+    def picture(self, key: str) -> Image.Image:
+        if self.split.images is None:
+            raise ValueError("there are no pictures in this collection")
+        return self.split.images.load(self.image(key))
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {name: place for place, name in enumerate(self.split.image_names)}
+
+
+def open_collection(record: Mapping[str, Any]) -> Collection:
+    """The collection that an index was made of, as it is now."""
+    if "photos" in record:
+        return photo_folder(Path(record["photos"]), record.get("metadata"))
+    if "captions" in record:
+        return caption_file(Path(record["captions"]))
+    return dataset_split(DataRecipe.model_validate(record["data"]), record["split"])
+
+
+def identity(record: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a collection is, however its paths were typed; its metadata may come, change and go."""
+    if "data" in record:
+        data = DataRecipe.model_validate(record["data"])
+        return {**record, "data": _with_resolved_paths(data)}
+    return {what: str(Path(p).resolve()) for what, p in record.items() if what != "metadata"}
+
+
+# --- photos -------------------------------------------------------------------------------------
+
+
+def photo_folder(folder: Path, metadata: Path | str | None = None) -> Collection:
+    """Every image file below a folder; hidden files and folders, and indexes, are left out.
+
+    `metadata` is a CSV file with a column `path` and any others, of which items can be chosen.
+    """
+    if not folder.is_dir():
+        raise ValueError(f"there is no folder {folder}")
+    known = _read_metadata(Path(metadata)) if metadata else {}
+    files = dict(_image_files(folder))
+    if not files:
+        raise ValueError(f"there are no image files in {folder}, nor in the folders in it")
+    if known and not known.keys() & files.keys():
+        raise ValueError(
+            f"no path in {metadata} is that of a photo in {folder}, the first is "
+            f"{next(iter(known))!r}: paths are from that folder on"
+        )
+    names = sorted(name for name in files if is_text(name))
+    problems = [f"the name of {name!r} is no text" for name in sorted(set(files) - set(names))]
+    items = [_photo(name, files[name], known.get(name, {})) for name in names]
+    images = StoredImages(ImageFolder(folder), names)
+    record = {"photos": str(folder.resolve())}
+    if metadata:
+        record["metadata"] = str(Path(metadata).resolve())
+    return Collection(record, _split(folder.name, images=names, stored=images), items, problems)
+
+
+def is_text(name: str) -> bool:
+    """What comes from the system, as a file's name, may be any bytes."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _image_files(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
+    for place, folders, files in os.walk(folder):
+        of_an_index = PARTS_OF_AN_INDEX if "index.json" in files else ()
+        folders[:] = [n for n in folders if not n.startswith(".") and n not in of_an_index]
+        for name in files:
+            path = Path(place, name)
+            if (
+                not name.startswith(".")
+                and path.suffix.lower() in image_endings()
+                and path.is_file()
+            ):
+                yield path.relative_to(folder).as_posix(), path.stat()
+
+
+def _photo(name: str, state: os.stat_result, known: Mapping[str, Value]) -> Item:
+    facts: dict[str, Value] = {"folder": name.rpartition("/")[0], **known}
+    stamp = [str(state.st_size), str(state.st_mtime_ns), *(f"{k}={v}" for k, v in known.items())]
+    return Item(name, "image", image=name, fingerprint=digest(stamp, []), metadata=facts)
+
+
+def with_facts(item: Item, picture: Image.Image) -> Item:
+    """With what a picture says of itself: its size, and when it was taken."""
+    facts: dict[str, Value] = {"width": picture.width, "height": picture.height}
+    with suppress(Exception):  # what a camera has written may be anything
+        taken = picture.getexif().get_ifd(ExifTags.IFD.Exif)[ExifTags.Base.DateTimeOriginal]
+        facts["taken"] = datetime.strptime(taken, "%Y:%m:%d %H:%M:%S").isoformat(sep=" ")
+    return replace(item, metadata={**facts, **item.metadata})
+
+
+def _read_metadata(path: Path) -> dict[str, dict[str, Value]]:
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            rows = list(csv.DictReader(file))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise ValueError(f"{path} cannot be read as a CSV file: {error}") from error
+    if not rows or "path" not in rows[0]:
+        raise ValueError(f"{path} needs a line of names with `path` among them, and lines below it")
+    return {
+        row["path"]: {k: _value(v) for k, v in row.items() if k and k != "path" and v}
+        for row in rows
+    }
+
+
+def _value(text: str) -> Value:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+# --- captions and datasets ----------------------------------------------------------------------
+
+
+def caption_file(path: Path) -> Collection:
+    """A text file with one caption a line; the same caption counts once."""
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} cannot be read as a text file: {error}") from error
+    captions = list(dict.fromkeys(line.strip() for line in lines if line.strip()))
+    if not captions:
+        raise ValueError(f"{path} has no captions: write one a line")
+    items = [Item(_caption_key(caption), "caption", text=caption) for caption in captions]
+    return Collection({"captions": str(path.resolve())}, _split(path.name, captions), items)
+
+
+def _caption_key(caption: str) -> str:
+    if len(caption) <= MOST_LISTED:
+        return caption
+    return f"{caption[:MOST_LISTED]} {digest([], [caption])}"
+
+
+def dataset_split(data: DataRecipe, name: str) -> Collection:
+    """The images and captions of a split, as training reads them."""
+    split = open_recipe(data).split(name)
+    if split.passages is not None:
+        raise ValueError("passages are not indexed yet: give photos, captions or a dataset of both")
+    captions: list[list[str]] = [[] for _ in split.image_names]
+    of_captions = []
+    for caption, image in zip(split.captions, split.image_of_caption.tolist(), strict=True):
+        captions[image].append(caption)
+        key, shown = f"{split.image_names[image]}#{len(captions[image])}", split.image_names[image]
+        of_captions.append(Item(key, "caption", caption, shown, digest([], [caption])))
+    images = [
+        Item(name, "image", "\n".join(own), name, digest([name], own))
+        for name, own in zip(split.image_names, captions, strict=True)
+    ]
+    record = {"data": _with_resolved_paths(data), "split": name}
+    return Collection(record, split, [*images, *of_captions])
+
+
+def _with_resolved_paths(data: DataRecipe) -> dict[str, Any]:
+    """An index is searched from anywhere."""
+    found = data.model_dump(mode="json", exclude_none=True)
+    for name in ("source", "images", "features"):
+        if name in found and Path(found[name]).expanduser().exists():
+            found[name] = str(Path(found[name]).expanduser().resolve())
+    return found
+
+
+def _split(
+    name: str,
+    captions: Sequence[str] = (),
+    images: Sequence[str] = (),
+    stored: StoredImages | None = None,
+) -> Split:
+    return Split(name, images, captions, np.zeros(len(captions), np.int64), images=stored)

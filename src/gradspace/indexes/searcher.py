@@ -1,0 +1,163 @@
+"""Search by sentence, by picture, by both, or for more of what was found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+
+from gradspace.data.feature_files import FeatureFile
+from gradspace.indexes.collection import is_text
+from gradspace.indexes.contract import Hit, Kind
+from gradspace.indexes.index import Index, model_digest, open_index
+from gradspace.indexes.where import Condition
+from gradspace.models.prepare.pictures import CentreCrop
+from gradspace.runs.embed import embed_captions, embed_pictures
+from gradspace.runs.explain import Explanation, explain_pair
+from gradspace.runs.system import System, load_system
+
+
+@dataclass(frozen=True, eq=False)
+class Query:
+    """A sentence, a picture, both, or an item of the index to find more like it."""
+
+    text: str = ""
+    picture: Image.Image | None = None
+    like: str = ""
+    """The key of an item, which is not found itself."""
+    picture_weight: float = 0.5
+    """What the picture counts beside the sentence, where there are both; between 0 and 1."""
+
+
+@dataclass(frozen=True)
+class Searcher:
+    """An index, and the model that its vectors are of."""
+
+    index: Index
+    system: System
+    explainer: System | None = None
+    """Another model that explains what is found, as SCAN, which has no vectors to search by."""
+
+    @property
+    def reads_pictures(self) -> bool:
+        """Can the model embed one's own pictures?"""
+        return self.system.reading.kind == "pictures"
+
+    def search(
+        self,
+        queries: Sequence[Query],
+        k: int = 10,
+        kind: Kind = "image",
+        where: Sequence[Condition] = (),
+    ) -> list[list[Hit]]:
+        """For every query the k items that score highest."""
+        if kind not in self.index.kinds:
+            raise ValueError(f"{self.index.name} holds {' and '.join(self.index.kinds)}s only")
+        if k < 1:
+            raise ValueError(f"k is {k}; ask for one item at least")
+        more = any(query.like for query in queries)
+        found = self.index.engine.search(self.embed(queries), k + more, kind, where)
+        return [
+            [hit for hit in hits if hit.item.key != query.like][:k]
+            for query, hits in zip(queries, found, strict=True)
+        ]
+
+    def embed(self, queries: Sequence[Query]) -> NDArray[np.float32]:
+        """Unit vectors [queries, width]: all sentences in one batch, and all pictures."""
+        vectors = np.zeros((len(queries), self.index.record.width), np.float32)
+        texts = [i for i, query in enumerate(queries) if query.text.strip()]
+        pictures = [i for i, query in enumerate(queries) if query.picture is not None]
+        liked = [i for i, query in enumerate(queries) if query.like]
+        _check_queries(queries, {*texts, *pictures, *liked})
+        if texts:
+            found = embed_captions(self.system, [queries[i].text for i in texts]).numpy()
+            vectors[texts] += _weighted(found, [_text_weight(queries[i]) for i in texts])
+        if pictures:
+            given = [p for i in pictures if (p := queries[i].picture) is not None]
+            found = embed_pictures(self.system, given).numpy()
+            vectors[pictures] += _weighted(found, [1 - _text_weight(queries[i]) for i in pictures])
+        if liked:
+            vectors[liked] += self._vectors_of([queries[i].like for i in liked])
+        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+        unit: NDArray[np.float32] = vectors / np.maximum(lengths, 1e-12)
+        return unit
+
+    def explain(self, key: str, text: str) -> Explanation | None:
+        """Which words and regions make an image of the index fit a sentence; None: nobody knows."""
+        [found] = self.index.engine.get([key])
+        if found is None:
+            raise KeyError(key)
+        system = self.explainer or self.system
+        if system.reading.kind == "pictures":
+            return explain_pair(system, self.index.picture(key), text)
+        collection = self.index.collection
+        features, place = collection.split.features, collection.image(found[0].image)
+        if features is None:
+            raise ValueError("the model that explains reads features, and the index is of pictures")
+        grid = features.grid if isinstance(features, FeatureFile) else None
+        given = torch.from_numpy(features.load(place))
+        explanation = explain_pair(system, given, text, grid=grid)
+        if explanation is None or grid is None or collection.split.images is None:
+            return explanation
+        covered = CentreCrop().box(self.index.picture(key).size)  # what `data features` reads
+        return replace(explanation, box=covered)
+
+    def _vectors_of(self, keys: Sequence[str]) -> NDArray[np.float32]:
+        vectors = []
+        for key, found in zip(keys, self.index.engine.get(keys), strict=True):
+            if found is None:
+                raise ValueError(f"there is no item {key!r} in {self.index.name}")
+            vectors.append(found[1])
+        return np.stack(vectors)
+
+
+def open_searcher(
+    folder: Path, device: torch.device | None = None, explainer: Path | None = None
+) -> Searcher:
+    """An index with its model, which must still be the one that the vectors are of.
+
+    `explainer` is another run, on the same data, that explains what is found.
+    """
+    index = open_index(folder)
+    model = Path(index.record.model)
+    try:
+        same = model_digest(model) == index.record.digest
+    except FileNotFoundError as error:
+        raise ValueError(
+            f"the model of {folder} is no longer at {model}: put it back, or index again with "
+            "its new place, which changes nothing else"
+        ) from error
+    if not same:
+        raise ValueError(
+            f"{model} is not the model that {folder} was made with any more: index again into a "
+            "new folder"
+        )
+    explaining = None if explainer is None else load_system(explainer, device)
+    return Searcher(index, load_system(model, device), explaining)
+
+
+def _check_queries(queries: Sequence[Query], given: set[int]) -> None:
+    for number, query in enumerate(queries):
+        if number not in given:
+            raise ValueError("a query is a sentence, a picture, or an item to find more like it")
+        for given_text in (query.text, query.like):
+            if not is_text(given_text):
+                raise ValueError(f"the query {given_text!r} is no text: write it in UTF-8")
+        if not 0 <= query.picture_weight <= 1:
+            raise ValueError(f"picture_weight is {query.picture_weight}; give 0 to 1")
+
+
+def _text_weight(query: Query) -> float:
+    """What the sentence of a query counts."""
+    if query.picture is None:
+        return 1.0
+    return 1 - query.picture_weight if query.text.strip() else 0.0
+
+
+def _weighted(vectors: NDArray[np.float32], weights: Sequence[float]) -> NDArray[np.float32]:
+    return vectors * np.array(weights, np.float32)[:, None]

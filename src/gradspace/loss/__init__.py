@@ -1,0 +1,6 @@
+"""`RetrievalLoss`: an objective on a batch, with a memory and mined negatives."""
+
+from gradspace.loss.mined import Offline
+from gradspace.loss.retrieval_loss import RetrievalLoss
+
+__all__ = ["Offline", "RetrievalLoss"]

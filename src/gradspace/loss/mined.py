@@ -1,0 +1,117 @@
+"""Negatives that were mined offline for the pairs of a batch, as `RetrievalLoss` takes them.
+
+For pair i, image I and text T: a mined text T- and a mined image I-; T~ is a text of I-, and I~ is
+the image of T- (AOQ). So I- belongs to T~, and I~ to T-.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from gradspace.checks import Ids, check_finite, check_ids
+from gradspace.execution.distributed import Items
+from gradspace.objectives.statistics import OfflineScores
+from gradspace.scores.positives import stable_ids
+from gradspace.scores.tiles import as_computed
+
+
+@dataclass(frozen=True)
+class Offline:
+    """Embeddings, [pairs, d] each, and the ids of what belongs together."""
+
+    images: Tensor
+    """I-"""
+    texts: Tensor
+    """T-"""
+    images_of_texts: Tensor
+    """I~, the images of the mined texts"""
+    texts_of_images: Tensor
+    """T~, texts of the mined images"""
+    image_ids: Ids
+    """Of I- and T~."""
+    text_ids: Ids
+    """Of T- and I~."""
+
+    def check(self, images: Tensor, texts: Tensor, values: bool = True) -> None:
+        """Shapes, types and ids, and that there is no NaN in `values`."""
+        if len(images) != len(texts):
+            raise ValueError(
+                "offline negatives are mined for pairs, image i with text i, got "
+                f"{len(images)} images and {len(texts)} texts: use one caption per image"
+            )
+        for name in ("images", "texts", "images_of_texts", "texts_of_images"):
+            mined: Tensor = getattr(self, name)
+            if mined.shape != images.shape or mined.dtype != images.dtype:
+                raise ValueError(
+                    f"offline.{name} must be {list(images.shape)} of {images.dtype}, one for each "
+                    f"pair of the batch, got {list(mined.shape)} of {mined.dtype}"
+                )
+            if values and not torch.compiler.is_compiling():
+                check_finite(f"offline.{name}", mined)
+        check_ids("offline.image_ids", self.image_ids, len(images), "pairs")
+        check_ids("offline.text_ids", self.text_ids, len(images), "pairs")
+
+    def each(self, change: Callable[[Tensor], Tensor]) -> Offline:
+        """With every embedding changed."""
+        return replace(
+            self,
+            images=change(self.images),
+            texts=change(self.texts),
+            images_of_texts=change(self.images_of_texts),
+            texts_of_images=change(self.texts_of_images),
+        )
+
+    def scores(self, images: Tensor, texts: Tensor) -> tuple[OfflineScores, OfflineScores]:
+        """For objectives with terms of their own: of the images, and of the texts."""
+        own = _row_by_row(images, texts)
+        return (
+            OfflineScores(
+                own, _row_by_row(images, self.texts), _row_by_row(self.images, self.texts)
+            ),
+            OfflineScores(
+                own,
+                _row_by_row(self.images, texts),
+                _row_by_row(self.images_of_texts, self.texts_of_images),
+            ),
+        )
+
+    def items(self, by_position: bool) -> tuple[Items, Items]:
+        """For all others: further images and further texts. One that is there twice counts twice.
+
+        By position nothing belongs to them but what they were drawn with.
+        """
+        image_ids = stable_ids(self.image_ids, self.images.device)
+        text_ids = stable_ids(self.text_ids, self.texts.device)
+        images = Items(
+            torch.cat([self.images, self.images_of_texts]), torch.cat([image_ids, text_ids])
+        )
+        texts = Items(
+            torch.cat([self.texts, self.texts_of_images]), torch.cat([text_ids, image_ids])
+        )
+        return (images.without_ids(), texts.without_ids()) if by_position else (images, texts)
+
+
+@dataclass(frozen=True)
+class MinedColumns:
+    """Scores with what was mined for a batch, as further candidates of every query."""
+
+    of_images: Tensor
+    """[images, further texts]"""
+    of_texts: Tensor
+    """[texts, further images]"""
+    text_ids: Tensor
+    """Of the further texts."""
+    image_ids: Tensor
+    """Of the further images."""
+
+
+MinedScores = tuple[OfflineScores, OfflineScores] | MinedColumns
+"""Of the images and of the texts, for objectives with terms of their own; columns for others."""
+
+
+def _row_by_row(images: Tensor, texts: Tensor) -> Tensor:
+    return (as_computed(images) * as_computed(texts)).sum(1)

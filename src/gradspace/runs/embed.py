@@ -1,0 +1,45 @@
+"""Embeddings of one's own sentences, pictures and passages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from gradspace.data.inputs import PassageReading, PictureReading
+from gradspace.runs.system import System
+
+
+@torch.inference_mode()
+def embed_captions(system: System, captions: Sequence[str]) -> Tensor:
+    """Unit vectors of one's own sentences, [captions, width]."""
+    tokens, lengths = system.encode(captions)
+    return system.model.embed_texts(tokens.to(system.device), lengths).float().cpu()
+
+
+@torch.inference_mode()
+def embed_pictures(system: System, pictures: Sequence[Image.Image]) -> Tensor:
+    """Unit vectors of one's own pictures, [pictures, width]."""
+    pixels = read_pictures(system, pictures)
+    return system.model.embed_images(pixels.to(system.device)).float().cpu()
+
+
+def read_pictures(system: System, pictures: Sequence[Image.Image]) -> Tensor:
+    """What the model reads of one's own pictures, [pictures, 3, height, width]."""
+    if not isinstance(system.reading, PictureReading):
+        what = "passages" if system.reading.kind == "passages" else "precomputed features"
+        raise ValueError(
+            f"this run reads {what}, not pictures: train with model.backbone to embed "
+            "pictures of your own"
+        )
+    return system.reading.prepare(pictures)
+
+
+@torch.inference_mode()
+def embed_passages(system: System, passages: Sequence[str]) -> Tensor:
+    """Unit vectors of one's own passages, [passages, width]; questions are captions."""
+    if not isinstance(system.reading, PassageReading):
+        raise ValueError("this run reads images, not passages: train text-dual to embed passages")
+    return system.model.embed_images(system.reading.prepare(passages).to(system.device)).float().cpu()

@@ -1,0 +1,207 @@
+"""A run is a folder: it can be resumed, read, copied and deleted.
+
+recipe.toml         everything resolved: `gradspace train RUN/recipe.toml` repeats the run
+environment.json    versions, commit, machine
+metrics.jsonl       one line per measurement and evaluation
+vocabulary.json     or tokenizer/: how captions become tokens
+backbone/           text-encoder/, pretrained/: configurations of pretrained parts, where there are
+last.safetensors    weights, optimiser, random states: where `--resume` goes on; of a finished run
+                    of a comparison only how far it came
+best.safetensors    the weights with the highest rsum on dev
+offline.safetensors mined negatives that the run is trained on, where it has such
+test.parquet        ranks of every query on test, once evaluated (`gradspace compare`, `report`)
+analysis.json       what contributes to the gradient at the best weights, over the training set
+.lock               held by the process that trains it
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from gradspace.files import write_atomically
+from gradspace.runs.recipe import Recipe, make_recipe, read_toml, recipe_toml
+
+
+@dataclass(frozen=True)
+class Run:
+    """The folder of a run and what lies where in it."""
+
+    folder: Path
+
+    @property
+    def recipe_file(self) -> Path:
+        return self.folder / "recipe.toml"
+
+    @property
+    def metrics_file(self) -> Path:
+        return self.folder / "metrics.jsonl"
+
+    @property
+    def last(self) -> Path:
+        return self.folder / "last.safetensors"
+
+    @property
+    def best(self) -> Path:
+        return self.folder / "best.safetensors"
+
+    @property
+    def offline(self) -> Path:
+        return self.folder / "offline.safetensors"
+
+    @property
+    def failure(self) -> Path:
+        """Why training came to no end, where it would not the next time either."""
+        return self.folder / "failed.txt"
+
+    @property
+    def analysis(self) -> Path:
+        return self.folder / "analysis.json"
+
+    def results(self, split: str, folds: int = 1) -> Path:
+        return self.folder / f"{results_name(split, folds)}.parquet"
+
+    @property
+    def has_begun(self) -> bool:
+        """Is there more of its training than a look at the weights it starts from?"""
+        return self.last.exists() or any(line["kind"] != "start" for line in self.metrics())
+
+    def recipe(self) -> Recipe:
+        return make_recipe(read_toml(self.recipe_file), str(self.recipe_file))
+
+    def metrics(self) -> Iterator[dict[str, Any]]:
+        """Every line of metrics.jsonl; none before the first measurement."""
+        return _complete_lines(self.metrics_file)
+
+    def log(self, *, events: Events | None = None, **values: Any) -> None:
+        """Append one line to metrics.jsonl, and to TensorBoard's events where there are any."""
+        with self.metrics_file.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(values) + "\n")
+        if events is not None:
+            for name, number in _numbers(values):
+                events.add_scalar(name, number, values["step"])
+
+    def forget_results(self) -> None:
+        """Drop what was measured of weights that are the best no more."""
+        for path in (*self.folder.glob("*.parquet"), self.analysis):
+            path.unlink(missing_ok=True)
+
+    def forget_after(self, step: int, epochs_done: int) -> None:
+        """Drop what was measured after the checkpoint that training goes on from."""
+        if self.metrics_file.exists():
+            lines = _complete_lines(self.metrics_file)
+            kept = [
+                line
+                for line in lines
+                if line["step"] <= step and (line["kind"] != "epoch" or line["epoch"] < epochs_done)
+            ]
+            with write_atomically(self.metrics_file) as file:
+                file.writelines(json.dumps(line) + "\n" for line in kept)
+
+
+def results_name(split: str, folds: int = 1) -> str:
+    """`test`, or `test-5-folds`."""
+    return split if folds == 1 else f"{split}-{folds}-folds"
+
+
+class Events(Protocol):
+    """What TensorBoard's SummaryWriter offers."""
+
+    def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> None: ...
+
+
+def tensorboard_events(run: Run) -> Events:
+    """A writer of TensorBoard events into the folder of the run."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise ValueError(
+            "training.tensorboard needs TensorBoard: pip install gradspace[tracking]"
+        ) from None
+    writer: Events = SummaryWriter(run.folder)
+    return writer
+
+
+def create_run(folder: Path, recipe: Recipe) -> Run:
+    """A new folder with the recipe and the environment; a run that has begun is not overwritten.
+
+    One whose training was refused, for its data or its options, can be started anew.
+    """
+    run = Run(folder)
+    if run.has_begun:
+        raise ValueError(
+            f"{folder} holds a run already: go on with --resume {folder}, delete it, or choose "
+            "another --out"
+        )
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder} is a file: choose another --out")
+    with write_atomically(folder / "environment.json") as file:
+        json.dump(environment(), file, indent=2)
+    with write_atomically(run.recipe_file) as file:
+        file.write(recipe_toml(recipe))
+    return run
+
+
+def open_run(folder: Path) -> Run:
+    run = Run(folder)
+    if not run.recipe_file.is_file():
+        raise ValueError(f"{folder} is not a run: it has no recipe.toml")
+    return run
+
+
+def environment() -> dict[str, Any]:
+    """What a run ran on."""
+    packages = ("gradspace", "torch", "transformers", "numpy", "pillow")
+    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    return {
+        "versions": {"python": platform.python_version(), **{p: version(p) for p in packages}},
+        "commit": _commit(),
+        "platform": platform.platform(),
+        "threads": torch.get_num_threads(),
+        "gpus": gpus,
+        "command": sys.argv,
+    }
+
+
+def _commit() -> str | None:
+    """The commit of the gradspace checkout, where it runs from one."""
+    here = Path(__file__).parent
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(here), "rev-parse", "HEAD"],
+            capture_output=True,
+            text=True,
+            timeout=10,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None
+
+
+def _numbers(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
+    """Every number of nested values with its path: `dev/text_to_image/recall/1`."""
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _numbers(value, f"{prefix}{name}/")
+        elif isinstance(value, int | float) and name != "step":
+            yield f"{prefix}{name}", value
+
+
+def _complete_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """All lines but a last one that a killed process did not finish."""
+    if not path.exists():
+        return
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            yield json.loads(line)
+        except json.JSONDecodeError:
+            return

@@ -1,0 +1,176 @@
+"""How a run retrieves, query by query: test.parquet in its folder.
+
+It has the rank of the best positive of every query, both ways; the metrics that follow, and what
+they were measured on, are in the file's metadata.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import torch
+from numpy.typing import NDArray
+
+from gradspace.runs.numbers import DIRECTIONS, KS, RECALLS, retrieval_metrics
+from gradspace.data.dataset import Split, digest
+from gradspace.scores.two_stage import TwoStageScores
+from gradspace.files import write_atomically
+from gradspace.metrics import RankedFold, rank_folds, report_of
+from gradspace.scores.represented import (Represented)
+
+VERSION = 1
+"""Of both files; another number is refused."""
+
+Floats = NDArray[np.float64]
+Indices = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class RunResults:
+    """What a run's test.parquet says."""
+
+    split: str
+    dataset: str
+    """Its name, as the dataset calls itself."""
+    digest: str
+    """Of the images and captions that were ranked."""
+    folds: int
+    metrics: Mapping[str, float]
+    ranks: Mapping[str, Floats]
+    """i2t, t2i -> rank of each query's best positive, infinite without one."""
+    images: Mapping[str, Indices]
+    """i2t, t2i -> the image that a query is, or was written for."""
+
+    def per_image(self, metric: str) -> Floats:
+        """[images]: what every image adds to a recall or to rsum; the mean is the metric.
+
+        A caption counts for its image, because captions of one image are not independent.
+        """
+        if metric == "rsum":
+            total: Floats = np.sum([self.per_image(recall) for recall in RECALLS], axis=0)
+            return total
+        way, _, k = metric.partition(" R@")
+        if way not in DIRECTIONS or k not in map(str, KS):
+            raise ValueError(f"{metric} is not a mean over queries: use a recall, or rsum")
+        ranks, images = self.ranks[way], self.images[way]
+        num_images = len(self.ranks["i2t"])
+        hits = np.bincount(images, ranks <= int(k), minlength=num_images).astype(np.float64)
+        return hits * (100 * num_images / int(np.isfinite(ranks).sum()))
+
+    @cached_property
+    def same_data(self) -> tuple[str, int, str]:
+        """Equal for results that may be compared."""
+        return self.split, self.folds, self.digest
+
+
+def measure(
+    found: Represented,
+    split: Split,
+    dataset: str,
+    folds: int = 1,
+    reranked: TwoStageScores | None = None,
+) -> RunResults:
+    """Rank everything that was found, by its scores or by those that put it in order."""
+    ranked = rank_folds(reranked or found.scores(), found.positives(), folds)
+    image_of_caption = np.asarray(split.image_of_caption)
+    return RunResults(
+        split=split.name,
+        dataset=dataset,
+        digest=digest(split.image_names, split.captions),
+        folds=folds,
+        metrics=retrieval_metrics(report_of(ranked, KS)),
+        ranks=_best_ranks(ranked, len(split.image_names), len(split.captions)),
+        images={"i2t": np.arange(len(split.image_names)), "t2i": image_of_caption},
+    )
+
+
+def check_comparable(results: Iterable[tuple[str, RunResults]]) -> None:
+    """A ValueError where two runs were not judged on the same data in the same way."""
+    (first_name, first), *others = results
+    for name, other in others:
+        if other.same_data != first.same_data:
+            raise ValueError(
+                f"{name} was evaluated on {_describe(other)} and {first_name} on "
+                f"{_describe(first)}: runs from different test sets cannot be compared"
+            )
+
+
+def _describe(results: RunResults) -> str:
+    folds = f" in {results.folds} folds" if results.folds > 1 else ""
+    sizes = f"{len(results.ranks['i2t']):,} images, {len(results.ranks['t2i']):,} captions"
+    return f"{results.split} of {results.dataset} ({sizes}{folds}, digest {results.digest[:6]})"
+
+
+def _best_ranks(ranked: Sequence[RankedFold], num_images: int, num_texts: int) -> dict[str, Floats]:
+    by_image = torch.cat([fold.by_image.best for fold in ranked])
+    by_text = torch.full((num_texts,), torch.inf, dtype=torch.float64)
+    for fold in ranked:
+        by_text[fold.texts.cpu()] = fold.by_text.best.cpu()
+    assert len(by_image) == num_images
+    return {"i2t": by_image.cpu().numpy(), "t2i": by_text.numpy()}
+
+
+# --- on disk ------------------------------------------------------------------------------------
+
+
+def save_results(path: Path, results: RunResults) -> None:
+    columns: dict[str, Any] = {
+        "direction": np.repeat(list(DIRECTIONS), [len(results.ranks[way]) for way in DIRECTIONS]),
+        "query": np.concatenate([np.arange(len(results.ranks[way])) for way in DIRECTIONS]),
+        "image": np.concatenate([results.images[way] for way in DIRECTIONS]),
+        "rank": np.concatenate([results.ranks[way] for way in DIRECTIONS]),
+    }
+    record = {
+        key: getattr(results, key) for key in ("split", "dataset", "digest", "folds", "metrics")
+    }
+    write_parquet(path, pyarrow.table(columns), record)
+
+
+def load_results(path: Path) -> RunResults:
+    table, record = read_parquet(path, ("direction", "query", "image", "rank"))
+    direction = table["direction"].to_numpy()
+    columns = {name: table[name].to_numpy() for name in ("image", "rank")}
+    parts = {way: direction == way for way in DIRECTIONS}
+    return RunResults(
+        ranks={way: columns["rank"][part] for way, part in parts.items()},
+        images={way: columns["image"][part] for way, part in parts.items()},
+        **record,
+    )
+
+
+def write_parquet(path: Path, table: Any, record: Mapping[str, Any]) -> None:
+    """Write a table of pyarrow with a record in its metadata."""
+    told = json.dumps({"version": VERSION, **record})
+    with write_atomically(path, "wb") as file:
+        pyarrow.parquet.write_table(table.replace_schema_metadata({"gradspace": told}), file)
+
+
+def read_parquet(path: Path, columns: Sequence[str]) -> tuple[Any, dict[str, Any]]:
+    """The table and its record; refused where it is not one of ours."""
+    if not path.is_file():
+        raise ValueError(f"there is no file of results {path}")
+    try:
+        table = pyarrow.parquet.read_table(path)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise ValueError(
+            f"{path} is not a complete Parquet file: delete it, and it is made anew from the runs "
+            f"({error})"
+        ) from error
+    told = (table.schema.metadata or {}).get(b"gradspace")
+    record = json.loads(told) if told else {}
+    version = record.pop("version", None)
+    if version != VERSION or not set(columns) <= set(table.column_names):
+        found = f"version {version}" if version is not None else "another program"
+        raise ValueError(
+            f"{path} is a file of {found}, and this gradspace reads version {VERSION} of its "
+            "results: delete it, and it is made anew from the runs"
+        )
+    return table, record

@@ -1,0 +1,242 @@
+"""A model with everything that turns files into its inputs: what a run trains and a user loads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradspace.runs.checkpoint import with_prefix, without_prefix
+from gradspace.tensor_files import load_tensors
+from gradspace.data.captions import Encode, Spans
+from gradspace.data.dataset import Dataset, Split
+from gradspace.data.inputs import FEATURES, PassageReading, PictureReading, Reading
+from gradspace.models.prepare.pictures import CentreCrop, RandomCrop
+from gradspace.data.vocabulary import Vocabulary
+from gradspace.models import ImageInput, RetrievalModel, TextInput, build_model, model_info
+from gradspace.models.backbones import Backbone, evaluation_crop
+from gradspace.models.blip import Blip, is_blip
+from gradspace.models.dual import DualEncoder
+from gradspace.models.dual_network import dual_tokenizer
+from gradspace.models.prepare.image_processor import ImageProcessor
+from gradspace.models.pretrained import Pretrained
+from gradspace.models.prepare.tokenizer import Tokenizer
+from gradspace.processes import choose_device, is_first
+from gradspace.runs.recipe import Recipe, make_recipe
+from gradspace.runs.folder import Run, open_run
+
+Words = Vocabulary | Tokenizer
+"""What knows the tokens of captions."""
+
+
+@dataclass(frozen=True)
+class System:
+    """A model, how captions become its tokens, and how pictures become its pixels."""
+
+    model: RetrievalModel
+    encode: Encode
+    device: torch.device
+    feature_shape: tuple[int, ...] | None = None
+    """Of one image's features; None where the model reads pixels or passages."""
+    reading: Reading = FEATURES
+    """How the images of a split become what the model reads, in evaluation."""
+    training_reading: Reading = FEATURES
+    """The same in training, where pictures may be cropped at random."""
+    spans: Spans | None = None
+    """Where in a caption its tokens are from, if that is known."""
+    num_workers: int = 0
+    """Processes that decode pictures, where a whole split is embedded."""
+
+    def autocast(self, precision: str) -> AbstractContextManager[Any]:
+        if precision == "float32":
+            return nullcontext()
+        return torch.autocast(self.device.type, dtype=getattr(torch, precision))
+
+
+def prepare_system(run: Run, recipe: Recipe, dataset: Dataset, device: torch.device) -> System:
+    """A new system, or the one that the checkpoint of a stopped run will be loaded into."""
+    if not run.last.exists():
+        return new_system(recipe, dataset, run, device)
+    _, record = load_tensors(run.last)
+    return empty_system(run, record["feature_shape"], device)
+
+
+def new_system(recipe: Recipe, dataset: Dataset, run: Run, device: torch.device) -> System:
+    """Build what the recipe describes, and write into the run what is needed to load it again."""
+    train = dataset.split("train")
+    torch.manual_seed(recipe.seed)
+    words, text_input = _new_text_side(recipe, train, run)
+    system = _assemble(recipe, _image_input(recipe, train), text_input, words, device)
+    if recipe.init is not None:
+        _start_from(recipe.init, system)
+    for part in system.model.modules():
+        if isinstance(part, Pretrained) and is_first():
+            part.save_config(run.folder / part.kind.replace("_", "-"))
+    return system
+
+
+def _start_from(folder: Path, system: System) -> None:
+    """Take over the best weights of another run, of the same model on the same captions.
+
+    A backbone keeps its own where that run had its features instead.
+    """
+    first = open_run(folder)
+    tensors, _ = load_tensors(first.best)
+    weights: dict[str, Tensor] = {}
+    for name, part in system.model.named_modules():
+        if isinstance(part, Backbone):
+            weights |= with_prefix(name, part.state_dict())
+    weights |= without_prefix("model", tensors)
+    try:
+        system.model.load_state_dict(weights)
+    except RuntimeError as error:
+        reason = str(error).splitlines()[-1].strip()
+        raise ValueError(
+            f"init: the weights of {folder} do not fit; it must be the same model, trained on the "
+            f"same captions ({reason})"
+        ) from error
+
+
+def load_system(folder: Path, device: torch.device | None = None) -> System:
+    """The best weights of a run, or a pretrained model as it is, ready to embed."""
+    if is_pretrained(folder):
+        return pretrained_system(folder, device or choose_device())
+    run = open_run(folder)
+    if not run.best.exists():
+        raise ValueError(f"{folder} has no best.safetensors yet: train it for at least one epoch")
+    tensors, record = load_tensors(run.best)
+    system = empty_system(run, record["feature_shape"], device or choose_device())
+    try:
+        system.model.load_state_dict(without_prefix("model", tensors))
+    except RuntimeError as error:
+        reason = str(error).splitlines()[-1].strip()
+        raise ValueError(f"{run.best} is not of this run's recipe ({reason})") from error
+    system.model.eval()
+    return system
+
+
+def is_pretrained(place: Path) -> bool:
+    """Whether this is no run but a model of transformers: a folder, or `owner/name` on the hub.
+
+    A name in a folder that exists is taken for a run with a mistake in it.
+    """
+    if place.exists():
+        return (place / "config.json").is_file() and not (place / "recipe.toml").exists()
+    return len(place.parts) == 2 and not place.is_absolute() and not place.parent.is_dir()
+
+
+def pretrained_system(place: Path, device: torch.device) -> System:
+    """CLIP, SigLIP, BLIP ... from a folder, or the hub, without any training."""
+    if is_blip(place):
+        encode, reading = Tokenizer(place).encode, PictureReading(ImageProcessor(place))
+        return System(Blip(place).to(device).eval(), encode, device, reading=reading)
+    name = str(place)
+    recipe = make_recipe({"model": {"name": "dual", "pretrained": name}})
+    inputs = ImageInput(backbone=name), TextInput(encoder=name, fine_tune=False)
+    system = _assemble(recipe, *inputs, dual_tokenizer(name), device)
+    system.model.eval()
+    return system
+
+
+def empty_system(run: Run, feature_shape: Sequence[int] | None, device: torch.device) -> System:
+    """The system of a run, with weights still to be loaded."""
+    recipe = run.recipe()
+    if recipe.model.pretrained:
+        place = run.folder / "pretrained"
+        inputs = (
+            ImageInput(backbone=place, pretrained=False),
+            TextInput(encoder=place, pretrained=False),
+        )
+        tokenizer = dual_tokenizer(run.folder / "tokenizer", config_from=place)
+        return _assemble(recipe, *inputs, tokenizer, device)
+    if model_info(recipe.model.name).build.reads_passages:
+        image_input = ImageInput(passages=True)
+    elif feature_shape is None:
+        image_input = ImageInput(backbone=run.folder / "backbone", pretrained=False)
+    else:
+        image_input = ImageInput(shape=tuple(feature_shape))
+    words: Words
+    if recipe.model.text_encoder:
+        words = Tokenizer(run.folder / "tokenizer")
+        text_input = TextInput(encoder=run.folder / "text-encoder", pretrained=False)
+    else:
+        words = Vocabulary.load(run.folder / "vocabulary.json")
+        text_input = TextInput(vocabulary_size=len(words))
+    return _assemble(recipe, image_input, text_input, words, device)
+
+
+def _image_input(recipe: Recipe, train: Split) -> ImageInput:
+    pixels = recipe.model.backbone or recipe.model.pretrained
+    if pixels:
+        if train.images is None:
+            key = "backbone" if recipe.model.backbone else "pretrained"
+            has = "features" if train.features else "passages"
+            raise ValueError(f"model.{key} needs images, and the dataset has only {has}")
+        return ImageInput(backbone=pixels)
+    if train.passages is not None:
+        return ImageInput(passages=True)
+    if train.features is None:
+        raise ValueError(
+            "the dataset has images and no features: set model.backbone to train from the images, "
+            "or write features with `gradspace data features` and give them as data.features"
+        )
+    return ImageInput(shape=train.features.shape)
+
+
+def _new_text_side(recipe: Recipe, train: Split, run: Run) -> tuple[Words, TextInput]:
+    network = recipe.model.text_encoder or recipe.model.pretrained
+    if network:
+        tokenizer = dual_tokenizer(network) if recipe.model.pretrained else Tokenizer(network)
+        if is_first():
+            tokenizer.save(run.folder / "tokenizer")
+        return tokenizer, TextInput(encoder=network)
+    vocabulary = Vocabulary.build([*train.captions, *(train.passages or ())])
+    if is_first():
+        vocabulary.save(run.folder / "vocabulary.json")
+    return vocabulary, TextInput(vocabulary_size=len(vocabulary))
+
+
+def _assemble(
+    recipe: Recipe,
+    image_input: ImageInput,
+    text_input: TextInput,
+    words: Words,
+    device: torch.device,
+) -> System:
+    model = build_model(
+        recipe.model.name, image_input=image_input, text_input=text_input, **recipe.model.parameters
+    ).to(device)
+    encode = words.encode_batch if isinstance(words, Vocabulary) else words.encode
+    num_workers = recipe.training.num_workers
+    if image_input.passages:
+        passages = PassageReading(encode)
+        return System(model, encode, device, reading=passages, training_reading=passages)
+    if isinstance(model, DualEncoder):
+        pictures = PictureReading(model.dual.processor)
+        return System(
+            model,
+            encode,
+            device,
+            reading=pictures,
+            training_reading=pictures,
+            num_workers=num_workers,
+        )
+    backbones = [part for part in model.modules() if isinstance(part, Backbone)]
+    if not backbones:
+        shape = image_input.shape
+        return System(model, encode, device, feature_shape=shape, spans=words.spans)
+    crop = evaluation_crop(backbones[0])
+    return System(
+        model,
+        encode,
+        device,
+        reading=PictureReading(crop),
+        training_reading=PictureReading(RandomCrop(size=crop.size)),
+        spans=words.spans,
+        num_workers=num_workers,
+    )

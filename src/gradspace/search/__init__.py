@@ -1,1 +1,0 @@
-"""Search with a trained model: from a folder of photos to what fits a sentence."""

@@ -1,0 +1,59 @@
+"""Tensors and a JSON record in one safetensors file, complete or absent; nothing is unpickled."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from gradspace.files import write_atomically
+
+
+def save_tensors(
+    path: str | Path, tensors: Mapping[str, Tensor], record: Mapping[str, Any]
+) -> None:
+    """Write both at once; a reader sees the old file or the new one."""
+    content = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    with write_atomically(path, "wb") as file:
+        file.write(save(_unshared(content), metadata={"record": json.dumps(record)}))
+
+
+def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors and the record of a checkpoint.
+
+    safetensors opens a file twice: one that a running training replaces meanwhile is read again.
+    """
+    if not path.is_file():
+        raise ValueError(f"there is no checkpoint {path}")
+    begun = _version(path)
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        record = json.loads(metadata["record"])
+    except (SafetensorError, RuntimeError, KeyError, json.JSONDecodeError) as error:
+        if _version(path) != begun:
+            return load_tensors(path)
+        raise ValueError(f"{path} is not a complete gradspace checkpoint ({error})") from error
+    return (tensors, record) if _version(path) == begun else load_tensors(path)
+
+
+def _version(path: Path) -> tuple[int, int, int]:
+    """Another one for a file that has taken the place of the first."""
+    found = path.stat()
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def _unshared(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """safetensors refuses tensors that share memory: the second of two gets its own."""
+    seen: set[int] = set()
+    result = {}
+    for name, tensor in tensors.items():
+        result[name] = tensor.clone() if tensor.data_ptr() in seen else tensor
+        seen.add(tensor.data_ptr())
+    return result
