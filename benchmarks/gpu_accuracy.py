@@ -44,7 +44,7 @@ def accuracies(quick: bool) -> Iterator[Accuracy]:
     batch = _shuffled(Case("accuracy", "-", "-", images, 3, width))
     for dtype in DTYPES:
         for execution in EXECUTIONS:
-            for info in gs.objectives():
+            for info in gs.list_objectives():
                 yield _accuracy(dtype, execution, info.name, batch)
 
 

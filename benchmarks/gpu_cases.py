@@ -33,7 +33,7 @@ BY_POSITION = "triton, by position"
 OVER_ALL_NEGATIVES = ("nt-xent", "triplet", "siglip", "circle", "multi-similarity", "smooth-ap")
 """Backward takes the product again and two more; the others' gradient is sparse."""
 COMPARED = ("triplet-hard", "nt-xent")
-GOAL = tuple(info.name for info in gs.objectives() if "/" in info.name)
+GOAL = tuple(info.name for info in gs.list_objectives() if "/" in info.name)
 REPEATS = {"small": 20, "largest": 1, gpu_steps.SUITE: 20}
 USUAL_REPEATS = 3
 SCORES_AT_ONCE = 2**34

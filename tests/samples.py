@@ -9,7 +9,7 @@ from torch import Tensor
 
 import gradspace as gs
 
-NAMES = [info.name for info in gs.objectives()]
+NAMES = [info.name for info in gs.list_objectives()]
 GOAL_NAMES = [name for name in NAMES if "/" in name]
 OFFLINE_NAMES = [name for name in NAMES if gs.objective(name).uses_offline]
 """With mined negatives: see test_offline.py."""

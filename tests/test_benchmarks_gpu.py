@@ -200,7 +200,7 @@ def test_streamed_is_accurate_on_a_cpu_too(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(gpu_accuracy, "DEVICE", "cpu")
     monkeypatch.setattr(gpu_accuracy, "EXECUTIONS", ("streamed",))
     found = list(gpu_accuracy.accuracies(quick=True))
-    assert len(found) == 4 * len(gs.objectives())
+    assert len(found) == 4 * len(gs.list_objectives())
     for accuracy in found:
         assert accuracy.failure is None
         assert accuracy.same_bits

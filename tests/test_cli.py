@@ -51,7 +51,9 @@ def test_diagrams_are_written_as_png_and_pdf(score_file: Path, tmp_path: Path) -
 
 def test_objectives_are_listed() -> None:
     shown = here("analyse", "objectives", "--json")
-    assert {info["name"] for info in json.loads(shown.stdout)} == {o.name for o in gs.objectives()}
+    assert {info["name"] for info in json.loads(shown.stdout)} == {
+        o.name for o in gs.list_objectives()
+    }
     assert "GOAL eq. 8" in here("analyse", "objectives").stdout
 
 

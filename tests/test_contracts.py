@@ -18,7 +18,7 @@ def gradient(objective: gs.Objective, scores: Tensor, positives: Tensor) -> Tens
 
 
 def test_says_what_it_is_and_where_it_is_from(name: str) -> None:
-    info = next(info for info in gs.objectives() if info.name == name)
+    info = next(info for info in gs.list_objectives() if info.name == name)
     assert info.summary
     assert any(character.isdigit() for character in info.source), "an equation number or a year"
     objective = gs.objective(name)

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 from small_runs import DATA, MODEL
 
-from gradspace.cli import demo_run as demo
+from gradspace.cli import demo
 from gradspace.comparison.recipe import Comparison
 from gradspace.indexes.searcher import Query, open_searcher
 

@@ -50,7 +50,7 @@ def test_real_triplets_come_from_both_directions() -> None:
 
 
 def test_every_objective_can_be_drawn() -> None:
-    figure = draw_diagrams([gs.objective(info.name) for info in gs.objectives()])
+    figure = draw_diagrams([gs.objective(info.name) for info in gs.list_objectives()])
     titles = [axes.get_title() for axes in figure.axes]
-    for info in gs.objectives():
+    for info in gs.list_objectives():
         assert any(title.startswith(f"{info.name}\n") for title in titles)

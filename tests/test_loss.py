@@ -230,7 +230,11 @@ def test_several_processes_get_the_same_sentence(monkeypatch: pytest.MonkeyPatch
 BAD_OBJECTIVES: list[tuple[str, Any, dict[str, Any]]] = [
     ("unknown objective 'triplet-hrd'; did you mean 'triplet-hard'", "triplet-hrd", {}),
     ("unknown objective 'xyz'; there are ", "xyz", {}),
-    ("the name of an objective must be a string, got None; gs.objectives() lists them", None, {}),
+    (
+        "the name of an objective must be a string, got None; gs.list_objectives() lists them",
+        None,
+        {},
+    ),
     ("unknown objective 'circle/sigmod'; did you mean 'circle/sigmoid'", "circle/sigmod", {}),
     (
         "margin of triplet-hard should be a valid number, got 'wide'",

@@ -184,7 +184,7 @@ def with_columns(name: str, v: dict[str, Tensor], known: dict[str, Tensor]) -> T
     return (total[0].mean() + total[1].mean()) / 2
 
 
-@pytest.mark.parametrize("name", [i.name for i in gs.objectives() if i.name not in NAMES])
+@pytest.mark.parametrize("name", [i.name for i in gs.list_objectives() if i.name not in NAMES])
 def test_mined_items_are_further_columns_of_any_objective(name: str) -> None:
     v, known = random_pairs(2), ids()
     leaves = {k: t.clone().requires_grad_() for k, t in v.items()}

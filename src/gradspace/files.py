@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -54,6 +55,17 @@ def only_writer(folder: Path) -> Iterator[None]:
         except OSError:
             pass  # a file system without locks
         yield
+
+
+def link_or_copy(source: Path, target: Path) -> None:
+    """Lists are large, and never changed: one copy on disk where the file system allows it."""
+    part = target.with_name(f".{target.name}.part")
+    part.unlink(missing_ok=True)
+    try:
+        os.link(source, part)
+    except OSError:
+        shutil.copyfile(source, part)
+    os.replace(part, target)
 
 
 def sync_folder(folder: Path) -> None:

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from gradspace.comparison.entries import Entry
 from gradspace.data.dataset import make_split
 from gradspace.runs.analysis import RunAnalysis
+from gradspace.runs.evaluate import Evaluation
 from gradspace.runs.folder import Run
-from gradspace.runs.results import RunResults, measure
+from gradspace.runs.results import RunResults, results_of
 from gradspace.scores.represented import Embeddings
 
 COUNTS = ("per_query", "per_batch", "queries_without", "negative_weight", "positive_weight")
@@ -35,7 +36,7 @@ def random_results(
     texts = torch.nn.functional.normalize(images[owner] + 0.8 * torch.randn(len(owner), 8), dim=1)
     ids = torch.arange(num_images)
     found = Embeddings(images, texts, ids, owner, split.image_names, split.captions)
-    return measure(found, split, "made-up", folds)
+    return results_of(Evaluation(found.scores(), found.positives(), split, folds), "made-up")
 
 
 def entry(

@@ -16,11 +16,11 @@ from small_runs import train_small
 from typer.testing import CliRunner
 
 from gradspace.cli import app
-from gradspace.comparison import worker
 from gradspace.comparison.compare import gather
 from gradspace.comparison.results import load_table
+from gradspace.runs import finish
 from gradspace.runs.recipe import make_recipe, read_toml
-from gradspace.runs.results import RunResults, measure
+from gradspace.runs.results import RunResults, results_of
 
 ROOT = Path(__file__).parents[2]
 STUDY = """
@@ -138,9 +138,9 @@ def test_weights_that_change_while_they_are_evaluated(
     def measured(*given: Any) -> RunResults:
         if next(found_better):
             os.utime(run.best, ns=(0, 0))
-        return measure(*given)
+        return results_of(*given)
 
-    monkeypatch.setattr(worker, "measure", measured)
+    monkeypatch.setattr(finish, "results_of", measured)
     with pytest.raises(ValueError, match="is in training, and found better weights while"):
         gather([run.folder], torch.device("cpu"))
     assert not run.results("test").exists()

@@ -13,10 +13,10 @@ from small_runs import open_data, small_recipe, train_small
 
 from gradspace.analysis.cocos import Cocos, cocos
 from gradspace.comparison.compare import gather
-from gradspace.comparison.worker import evaluate_run
 from gradspace.data.order import epoch_order
 from gradspace.metrics import retrieval_report
 from gradspace.runs.analysis import analyse_run, load_analysis
+from gradspace.runs.finish import evaluate_run
 from gradspace.runs.folder import Run
 from gradspace.runs.recipe import build_objective
 from gradspace.runs.represent import embed_split

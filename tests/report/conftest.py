@@ -15,9 +15,9 @@ from small_runs import open_data, small_recipe, train_small
 from gradspace.comparison.compare import find_out
 from gradspace.comparison.entries import Entry, load_entry
 from gradspace.comparison.tables import View
-from gradspace.comparison.worker import evaluate_run
 from gradspace.data.dataset import Dataset, digest
 from gradspace.report import write_report
+from gradspace.runs.finish import evaluate_run
 from gradspace.runs.numbers import RECALLS
 
 CPU = torch.device("cpu")

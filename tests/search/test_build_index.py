@@ -23,7 +23,7 @@ from torch import Tensor
 
 from gradspace.data.open import open_dataset
 from gradspace.indexes import build
-from gradspace.indexes.build import Outcome, update_index
+from gradspace.indexes.build import IndexUpdate, update_index
 from gradspace.indexes.collection import caption_file, dataset_split, photo_folder
 from gradspace.indexes.index import Index, create_index, open_index
 from gradspace.indexes.searcher import Query, Searcher, open_searcher
@@ -38,7 +38,9 @@ from gradspace.training import train
 from gradspace.training.monitor import Monitor
 
 
-def bring_up_to_date(out: Path, model: Path, system: System, photos: Path) -> tuple[Index, Outcome]:
+def bring_up_to_date(
+    out: Path, model: Path, system: System, photos: Path
+) -> tuple[Index, IndexUpdate]:
     collection = photo_folder(photos)
     index = create_index(out, model, system, collection)
     return index, update_index(index, collection, system)
@@ -66,7 +68,7 @@ def test_only_what_is_new_changed_or_gone_is_done(
 ) -> None:
     out = tmp_path / "index"
     index, outcome = bring_up_to_date(out, model, system, photos)
-    assert outcome == Outcome(added=10)
+    assert outcome == IndexUpdate(added=10)
     expect(index, system, photos, names(photos))
     write_photo(photos / "000.png", 77)
     write_photo(photos / "new.png", 78)
@@ -184,7 +186,7 @@ def test_an_interrupted_build_keeps_what_it_has_embedded(
 
     with pytest.raises(KeyboardInterrupt):
         update_index(index, collection, system, progress=interrupt)
-    assert update_index(index, collection, system) == Outcome(added=2, unchanged=8)
+    assert update_index(index, collection, system) == IndexUpdate(added=2, unchanged=8)
     expect(index, system, photos, names(photos))
 
 
@@ -194,7 +196,7 @@ def test_an_empty_index_may_become_another(
     write_photos(tmp_path / "more", range(2))
     create_index(tmp_path / "index", model, system, photo_folder(tmp_path / "more"))
     _, outcome = bring_up_to_date(tmp_path / "index", model, system, photos)
-    assert outcome == Outcome(added=10)
+    assert outcome == IndexUpdate(added=10)
 
 
 def test_a_second_build_is_refused(
@@ -284,7 +286,7 @@ def test_a_model_that_was_moved_or_changed(
     with pytest.raises(ValueError, match=r"the model of .* is no longer at .*copy: put it back"):
         open_searcher(out)
     _, outcome = bring_up_to_date(out, moved, system, photos)
-    assert outcome == Outcome(unchanged=10)
+    assert outcome == IndexUpdate(unchanged=10)
     assert open_searcher(out).index.record.model == str(moved)
     weights = next(moved.glob("*.safetensors"))
     weights.write_bytes(weights.read_bytes()[:-4] + b"\x01\x02\x03\x04")
@@ -324,7 +326,7 @@ def test_metadata_comes_changes_and_goes(
     for metadata, year in [(facts[0], 2020), (facts[1], 2021), (None, None)]:
         collection = photo_folder(photos, metadata)
         index = create_index(out, model, system, collection)
-        assert update_index(index, collection, system) == Outcome(changed=1, unchanged=9)
+        assert update_index(index, collection, system) == IndexUpdate(changed=1, unchanged=9)
         [found] = open_index(out).engine.get(["000.png"])
         assert found is not None
         assert found[0].metadata.get("year") == year
@@ -340,7 +342,7 @@ def test_an_index_of_the_same_folder_typed_otherwise(
     record.write_text(record.read_text().replace(str(photos), f"{photos}/../link"))
     for typed in (photos, photos / ".." / "photos", tmp_path / "link"):
         _, outcome = bring_up_to_date(index.folder, model, system, typed)
-        assert outcome == Outcome(unchanged=10)
+        assert outcome == IndexUpdate(unchanged=10)
 
 
 def test_a_damaged_index_is_known_when_it_is_opened(
@@ -442,7 +444,7 @@ def test_captions_by_photo(model: Path, system: System, photos: Path, tmp_path: 
     (tmp_path / "c.txt").write_text("a red ball\ntwo blue stars\na small cube\n")
     collection = caption_file(tmp_path / "c.txt")
     index = create_index(tmp_path / "index", model, system, collection)
-    assert update_index(index, collection, system) == Outcome(added=3)
+    assert update_index(index, collection, system) == IndexUpdate(added=3)
     assert index.kinds == ("caption",)
     with Image.open(photos / "000.png") as picture:
         query = Query(picture=picture.convert("RGB"))

@@ -10,16 +10,17 @@ import pytest
 import torch
 from commands import here, in_a_process, refused
 from PIL import Image
+from rich.console import Console
 from safetensors.torch import load_file
 from small_runs import small_recipe, train_small
 
-from gradspace.cli.training import run_training
 from gradspace.metrics import retrieval_report
 from gradspace.runs.data import open_recipe
-from gradspace.runs.folder import Run, create_run
+from gradspace.runs.folder import Run
 from gradspace.runs.represent import represent_split
 from gradspace.runs.system import new_system
 from gradspace.scores.represented import load_embeddings
+from gradspace.training.start import train
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 
@@ -214,7 +215,7 @@ def test_a_start_that_no_epoch_improves(
 ) -> None:
     training = {"epochs": 8, "learning_rate": rate}
     recipe = small_recipe(init=trained.folder, training=training)
-    assert run_training(create_run(tmp_path / "run", recipe), recipe, "cpu")
+    train(recipe, out=tmp_path / "run", device="cpu", console=Console(width=1000))
     assert (f"{trained.folder} is still the best" in capsys.readouterr().out) == said
 
 

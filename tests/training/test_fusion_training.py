@@ -15,12 +15,13 @@ from typer.testing import CliRunner
 
 import gradspace as gs
 from gradspace.cli import app
-from gradspace.comparison.worker import RERANKED, evaluate_run
 from gradspace.metrics import retrieval_report
 from gradspace.models import ImageInput, TextInput, fusion
 from gradspace.models.fusion import Fusion
 from gradspace.models.matching import MatchingPairs, draw_pairs
+from gradspace.runs.finish import RERANKED, evaluate_run
 from gradspace.runs.folder import Run, create_run
+from gradspace.runs.mine import mine_run
 from gradspace.runs.represent import embed_split, rerank_split
 from gradspace.runs.results import load_results
 from gradspace.runs.system import load_system, new_system
@@ -30,7 +31,6 @@ from gradspace.scores.two_stage import TwoStageScores
 from gradspace.training import train
 from gradspace.training.loop import Trainer
 from gradspace.training.monitor import Monitor
-from gradspace.training.second_round import mine_run
 
 CPU = torch.device("cpu")
 FUSION = {"name": "fusion", "width": 32, "word_width": 16, "num_fusion_layers": 1}

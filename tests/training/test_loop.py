@@ -13,9 +13,9 @@ from samples import GOAL_NAMES, LOSS_NAMES
 from small_runs import open_data, small_recipe, train_small
 from torch import Tensor
 
-from gradspace.comparison.worker import evaluate_run
 from gradspace.files import only_writer
 from gradspace.metrics import retrieval_report
+from gradspace.runs.finish import evaluate_run
 from gradspace.runs.folder import create_run, open_run
 from gradspace.runs.represent import embed_split
 from gradspace.runs.system import load_system, new_system

@@ -19,12 +19,13 @@ from gradspace import processes
 from gradspace.data.order import epoch_order
 from gradspace.mining import load_lists
 from gradspace.runs.folder import Run, create_run
+from gradspace.runs.mine import mine_run
 from gradspace.runs.recipe import make_recipe
 from gradspace.runs.system import load_system, new_system, prepare_system
 from gradspace.training import train
 from gradspace.training.loop import Trainer
 from gradspace.training.monitor import Monitor
-from gradspace.training.second_round import mine_run, open_mined, split_extended
+from gradspace.training.second_round import open_mined, split_extended
 
 CPU = torch.device("cpu")
 ADAPTIVE = "adaptive-offline-quintuplet"

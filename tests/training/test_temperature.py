@@ -8,8 +8,8 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from gradspace.models.contract import LearnedScale
+from gradspace.models.temperature import current_objective, with_learned_scale
 from gradspace.objectives import objective
-from gradspace.training.temperature import current_objective, with_learned_scale
 
 
 @pytest.mark.parametrize("goal", ["nt-xent", "siglip"])

@@ -1,56 +1,124 @@
-"""The command line: `gradspace --help`. One module per group of commands."""
+"""The command line: `gradspace --help`. One module per group of commands, a thin layer on Python.
+
+A command's module is imported when the command is called: help and errors of typing come at once.
+"""
 
 from __future__ import annotations
 
+import importlib
+import os
 import sys
 import traceback
-from typing import Annotated
+from importlib.metadata import version as version_of
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
-from gradspace import __version__, processes
-from gradspace.cli import (
-    analyse,
-    compare,
-    data,
-    demo,
-    evaluation,
-    export,
-    mine,
-    report,
-    search,
-    serve,
-    training,
-)
-from gradspace.processes import keep_freed_memory
+COMMANDS = {
+    "demo": (
+        "demo",
+        "Train four objectives on built-in data, compare them and show why they differ.",
+    ),
+    "train": (
+        "training",
+        "Train a model. Ctrl-C stops after the current step; --resume goes on without loss.",
+    ),
+    "evaluate": (
+        "evaluation",
+        "Retrieval metrics of a run, both ways; of several runs by the mean of their scores.",
+    ),
+    "embed": (
+        "evaluation",
+        "Write the embeddings of a split, or of your own sentences and pictures.",
+    ),
+    "export": (
+        "export",
+        "Write a fine-tuned CLIP, SigLIP ... as a folder that plain transformers loads.",
+    ),
+    "mine": (
+        "mine",
+        "Find the hardest negatives of every image and caption, for `train --offline-negatives`.",
+    ),
+    "compare": (
+        "compare",
+        "Make a table: train every cell, test the differences, write tables and a report.",
+    ),
+    "report": (
+        "report",
+        "Write one HTML page: tables, verdicts, curves, contributions, diagrams, examples.",
+    ),
+    "index": (
+        "search",
+        "Embed photos or captions into an index for `gradspace search` and `gradspace serve`.",
+    ),
+    "search": (
+        "search",
+        "Find the images or captions that fit a sentence, an image, or both.",
+    ),
+    "serve": (
+        "serve",
+        "Search in a browser: by sentence, by picture, with one model or two side by side.",
+    ),
+    "analyse": (
+        "analyse",
+        "What an objective does: weights, diagrams, contributing samples.",
+    ),
+    "data": (
+        "data",
+        "Look at datasets, check them, compute features.",
+    ),
+}
+"""Name -> module of this folder, and the first line of its help."""
+
+
+class Commands(TyperGroup):
+    """Knows its commands by name, and imports the one that is called."""
+
+    def list_commands(self, context: Any) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, context: Any, name: str) -> Any:
+        if name not in COMMANDS:
+            return None
+        return TyperCommand(name, help=COMMANDS[name][1])
+
+    def resolve_command(self, context: Any, arguments: list[str]) -> Any:
+        name, found, rest = super().resolve_command(context, arguments)
+        return name, load_command(name) if name in COMMANDS else found, rest
+
+
+def load_command(name: str) -> Any:
+    """Import the module of a command; the command, or the group of commands, of that name."""
+    from gradspace.processes import keep_freed_memory
+
+    keep_freed_memory()
+    module = importlib.import_module(f"{__name__}.{COMMANDS[name][0]}")
+    around = typer.Typer()
+    module.add_to(around)
+    return typer.main.get_group(around).commands[name]
+
 
 app = typer.Typer(
+    cls=Commands,
     help="Train, compare and explain image-text retrieval models.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-demo.add_to(app)
-training.add_to(app)
-evaluation.add_to(app)
-export.add_to(app)
-mine.add_to(app)
-compare.add_to(app)
-report.add_to(app)
-search.add_to(app)
-serve.add_to(app)
-app.add_typer(analyse.app, name="analyse", no_args_is_help=True)
-app.add_typer(data.app, name="data", no_args_is_help=True)
 
 
 def main() -> None:
     """Run the command line: errors are one sentence, `--debug` shows where they come from."""
-    keep_freed_memory()
     try:
         code = _run(sys.argv[1:])
     except SystemExit as leaving:
         code = leaving.code
-    processes.leave(code)
+    if "RANK" not in os.environ:  # one process, which may not even have needed torch
+        sys.exit(code)
+    from gradspace.processes import leave
+
+    leave(code)
 
 
 def _run(arguments: list[str]) -> int | str | None:
@@ -77,7 +145,7 @@ def _sentence(error: Exception) -> str:
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        print(__version__)
+        print(version_of("gradspace"))
         raise typer.Exit
 
 

@@ -12,17 +12,24 @@ import typer
 from gradspace.analysis.diagrams import draw_diagrams, save_diagrams
 from gradspace.analysis.score_file import SavedScores, load_scores
 from gradspace.analysis.tables import cocos_json, cocos_tables, count_contributions
-from gradspace.cli.shared import AsJson, Device, console
+from gradspace.cli.options import AsJson, Device
+from gradspace.cli.shared import console
 from gradspace.comparison.compare import gather
 from gradspace.comparison.flips import find_flips
 from gradspace.comparison.tables import View, as_rich, make_tables
-from gradspace.objectives import objective, objectives
+from gradspace.objectives import list_objectives, objective
 from gradspace.processes import choose_device
 from gradspace.runs.data import open_recipe
 from gradspace.runs.numbers import ARROWS, COCOS
 from gradspace.scores.tiles import blocks
 
 app = typer.Typer(help="What an objective does: weights, diagrams, contributing samples.")
+
+
+def add_to(around: typer.Typer) -> None:
+    around.add_typer(app, name="analyse", no_args_is_help=True)
+
+
 OBJECTIVES = ("triplet", "triplet-hard", "nt-xent", "smooth-ap", "circle/sigmoid-ms")
 
 ScoreFile = Annotated[
@@ -31,12 +38,12 @@ ScoreFile = Annotated[
 
 
 @app.command("objectives")
-def list_objectives(as_json: AsJson = False) -> None:
+def show_objectives(as_json: AsJson = False) -> None:
     """List every objective with its parameters and the paper it is from."""
     if as_json:
-        print(json.dumps([vars(info) for info in objectives()], indent=2))
+        print(json.dumps([vars(info) for info in list_objectives()], indent=2))
         return
-    for info in objectives():
+    for info in list_objectives():
         parameters = ", ".join(f"{k}={v}" for k, v in info.parameters.items())
         console.print(f"[bold]{info.name}[/]  [dim]{info.source}[/]", highlight=False)
         console.print(f"    {info.summary}", highlight=False, markup=False)

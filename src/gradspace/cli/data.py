@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from gradspace.cli.shared import AsJson, Device, console, progress_bar
+from gradspace.cli.options import AsJson, Device
+from gradspace.cli.shared import console, progress_bar
 from gradspace.data.check import check_dataset
 from gradspace.data.open import open_dataset
 from gradspace.data.scenes import Scenes, contact_sheet
@@ -17,6 +18,11 @@ from gradspace.models.features import extract_features
 from gradspace.processes import choose_device
 
 app = typer.Typer(help="Look at datasets, check them, compute features.")
+
+
+def add_to(around: typer.Typer) -> None:
+    around.add_typer(app, name="data", no_args_is_help=True)
+
 
 Source = Annotated[str, typer.Argument(help='A path to captions, or "scenes".')]
 ImagePath = Annotated[

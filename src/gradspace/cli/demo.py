@@ -1,14 +1,29 @@
-"""`gradspace demo`: the main job on built-in data."""
+"""`gradspace demo`: four objectives trained on the built-in data, compared, and explained."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
-from gradspace.cli.demo_run import run_demo
-from gradspace.cli.shared import console
+from gradspace.cli.shared import console as shown
+from gradspace.comparison.entries import Entry
+from gradspace.comparison.grid import cells
+from gradspace.comparison.recipe import Comparison
+from gradspace.comparison.show import show_findings
+from gradspace.comparison.tables import View, as_rich, make_tables
+from gradspace.indexes.make import index
+from gradspace.report.compare import Plan, run_plan
+from gradspace.runs.numbers import COCOS, RECALLS
+
+TITLE = "Four objectives on scenes"
+EXPLANATION = (
+    "C^q contributing negatives per query, C^B per batch, C^0 queries without any, "
+    "W- and W+ weight on negatives and positives, C_eff effective number of negatives."
+)
 
 
 def add_to(app: typer.Typer) -> None:
@@ -19,4 +34,73 @@ def demo(
     out: Annotated[Path, typer.Option(help="Folder of the runs and pictures.")] = Path("demo"),
 ) -> None:
     """Train four objectives on built-in data, compare them and show why they differ."""
-    run_demo(out, console)
+    run_demo(out, shown)
+
+
+def demo_comparison() -> Comparison:
+    """VSE++ on the regions of `scenes`, small enough for two cores."""
+    names = ("triplet", "triplet-hard", "nt-xent", "circle/sigmoid-ms")
+    return Comparison.model_validate(
+        {
+            "title": TITLE,
+            "seeds": 2,
+            "metrics": [*RECALLS, "rsum"],
+            "datasets": {
+                "scenes": {
+                    "regions": {
+                        "source": "scenes",
+                        "num_train": 2000,
+                        "num_dev": 200,
+                        "num_test": 500,
+                    }
+                }
+            },
+            "models": {"VSE++": {"reads": "regions", "model": {"width": 128, "word_width": 64}}},
+            "objectives": {name: {} for name in names},
+            "recipe": {
+                "training": {
+                    "epochs": 7,
+                    "batch_size": 32,
+                    "learning_rate": 2e-3,
+                    "decay_epochs": [5],
+                }
+            },
+        }
+    )
+
+
+def run_demo(folder: Path, console: Console) -> None:
+    """Train, evaluate, count and explain; finished trainings are kept, stopped ones go on."""
+    comparison = demo_comparison()
+    plan = Plan(comparison, "report", folder, cells(comparison, "demo"))
+    done = run_plan(plan, console=console)
+    if done.runs.stopped:
+        console.print("stopped; the demo goes on from here when it is started again")
+        raise KeyboardInterrupt
+    *paths, report = done.paths
+    console.print("Retrieval on 500 test images, in percent, mean ± standard deviation over seeds")
+    show_findings(console, done.findings, done.runs, paths)
+    console.print("\nCOCOS: what contributes to the gradient of a query, over the training set")
+    for table in make_tables(View(TITLE, COCOS), done.runs.entries, {}):
+        console.print(*as_rich(table, console.width), sep="\n")
+    console.print(EXPLANATION)
+    console.print(f"Curves, diagrams and what the models retrieve: {report}", highlight=False)
+    indexes = " ".join(str(_index(folder, entry)) for entry in _shown(done.runs.entries))
+    console.print(
+        f"Search with the models in a browser: gradspace serve {indexes}",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def _shown(entries: Sequence[Entry]) -> list[Entry]:
+    """The first and the last objective, to be compared side by side."""
+    first = [entry for entry in entries if entry.seed == entries[0].seed]
+    return [first[0], first[-1]]
+
+
+def _index(folder: Path, entry: Entry) -> Path:
+    """Index what the model is tested on."""
+    out = folder / "search" / entry.objective.replace("/", "-")
+    index(entry.run.folder, out=out, name=entry.objective)
+    return out

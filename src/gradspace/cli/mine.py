@@ -11,180 +11,78 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from gradspace import processes
-from gradspace.cli.shared import (
-    AsJson,
-    Data,
-    Device,
-    Features,
-    console,
-    open_recipe_data,
-    process_group,
-    progress_bar,
-)
-from gradspace.data.dataset import Dataset, Split
+from gradspace.cli import options
+from gradspace.cli.shared import console, process_group, progress_bar
+from gradspace.data.dataset import Split
 from gradspace.data.readers.scenes import SceneImages, true_relevance
-from gradspace.mining import (
-    MinedLists,
-    false_negative_rate,
-    mine_exact,
-    mine_proposed,
-    mine_to_file,
-    mine_with_faiss,
-    save_lists,
-)
-from gradspace.processes import choose_device
+from gradspace.mining import MinedLists, false_negative_rate
 from gradspace.report.audit import write_audit
-from gradspace.runs.data import run_data
-from gradspace.runs.folder import Run
-from gradspace.runs.recipe import DataRecipe
-from gradspace.runs.represent import embed_split, represent_split
-from gradspace.runs.system import load_system
-from gradspace.scores.represented import Embeddings, Parts, Represented, load_embeddings
-from gradspace.training.second_round import weights_digest
+from gradspace.runs.mine import MinedFile, mine
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command("mine")(mine)
+    app.command("mine")(mine_command)
 
 
-def mine(
+def mine_command(
     source: Annotated[
         Path, typer.Argument(metavar="RUN", help="A trained run, or a file of `gradspace embed`.")
     ],
-    data: Data = None,
-    features: Features = None,
+    data: options.Data = None,
+    features: options.Features = None,
     split: Annotated[str, typer.Option(help="The split to mine.")] = "train",
-    top_texts: Annotated[int, typer.Option(min=1, help="Captions in the list of an image.")] = 300,
-    top_images: Annotated[int, typer.Option(min=1, help="Images in the list of a caption.")] = 60,
-    out: Annotated[
-        Path | None, typer.Option(help="File of the lists; lists.safetensors in the run.")
-    ] = None,
-    approximate: Annotated[
-        bool, typer.Option("--approximate", help="With an index of faiss, for huge collections.")
-    ] = False,
-    audit: Annotated[
-        bool, typer.Option("--audit", help="Look for listed items that are no negatives.")
-    ] = False,
-    propose: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="RUN", help="A run that embeds: RUN, which scores pairs, orders what it finds."
-        ),
-    ] = None,
-    proposals: Annotated[
-        int, typer.Option(min=1, help="Times as many as are listed, by --propose.")
-    ] = 2,
-    device: Device = None,
-    as_json: AsJson = False,
+    top_texts: options.TopTexts = 300,
+    top_images: options.TopImages = 60,
+    out: options.ListsFile = None,
+    approximate: options.Approximately = False,
+    audit: options.Audit = False,
+    propose: options.Propose = None,
+    proposals: options.Proposals = 2,
+    device: options.Device = None,
+    as_json: options.AsJson = False,
 ) -> None:
     """Find the hardest negatives of every image and caption, for `train --offline-negatives`.
 
     Interrupted, it goes on where it stopped when it is started again.
     """
     with process_group():
-        run = Run(source) if source.is_dir() else None
-        dataset = open_recipe_data(run_data(source, data, features)) if run or data else None
-        found, about = _represent(source, run, dataset, split, device)
-        path = out or (source / "lists.safetensors" if run else source.with_suffix(".lists"))
-        lengths: dict[str, Any] = {"top_texts": top_texts, "top_images": top_images}
-        if propose is not None:
-            proposed = _proposed(propose, run_data(propose, data, features), split, device)
-            lists = _mine_proposed(path, proposed, found, about, lengths, proposals)
-        else:
-            lists = _mine(path, found, lengths, about, approximate)
-        if not processes.is_first():
-            return
-        told: dict[str, Any] = {"lists": str(path), **lists.record}
-        chosen = dataset.splits.get(split) if dataset else None
-        if audit and chosen is not None:
-            told["audit"] = _audit(lists, chosen, path, quiet=as_json)
-        if as_json:
-            print(json.dumps(told, indent=2))
-            return
-        method = lists.record["method"]
-        parts = [f"{method[key]:.1%}" for key in ("recall_texts", "recall_images") if key in method]
-        near = f", which hold {' and '.join(parts)} of the exact ones," if parts else ""
-        console.print(
-            f"wrote lists of {top_texts} captions and {top_images} images{near} to {path}: train "
-            f"with --offline-negatives {path}",
-            highlight=False,
-            soft_wrap=True,
-        )
-
-
-def _represent(
-    source: Path, run: Run | None, dataset: Dataset | None, split: str, device: str | None
-) -> tuple[Represented, dict[str, str]]:
-    """What is mined, and where it comes from."""
-    if run is None or dataset is None:
-        return load_embeddings(source), {"embeddings": source.name}
-    chosen = dataset.split(split)
-    system = load_system(run.folder, choose_device(device))
-    with progress_bar("embedding") as progress:
-        found = represent_split(system, chosen, progress)
-    weights = weights_digest(run.best)
-    return found, {"dataset": dataset.name, "split": split, "weights": weights}
-
-
-def _mine(
-    path: Path,
-    found: Represented,
-    lengths: dict[str, Any],
-    about: dict[str, str],
-    approximate: bool,
-) -> MinedLists:
-    with progress_bar("mining") as progress:
-        if not approximate:
-            return mine_to_file(
-                path,
-                lambda state: mine_exact(
-                    found, **lengths, source=about, state=state, progress=progress
-                ),
-            )
-        if not isinstance(found, Embeddings):
-            raise ValueError("--approximate is for runs that embed: use --propose with one of them")
-        lists = mine_with_faiss(
-            found,
-            top_texts=lengths["top_texts"],
-            top_images=lengths["top_images"],
-            source=about,
+        found = mine(
+            source,
+            data,
+            split=split,
+            features=features,
+            top_texts=top_texts,
+            top_images=top_images,
+            out=out,
+            approximate=approximate,
+            propose=propose,
+            proposals=proposals,
+            device=device,
+            show=progress_bar,
         )
         if processes.is_first():
-            save_lists(path, lists)
-        return lists
+            _show(found, audit, as_json)
 
 
-def _proposed(folder: Path, data: DataRecipe, split: str, device: str | None) -> Embeddings:
-    """By a run that embeds, of the split of the data that it was trained on, or of other data."""
-    chosen = open_recipe_data(data).split(split)
-    system = load_system(folder, choose_device(device))
-    with progress_bar("embedding") as progress:
-        return embed_split(system, chosen, progress)
-
-
-def _mine_proposed(
-    path: Path,
-    proposer: Embeddings,
-    found: Represented,
-    about: dict[str, str],
-    lengths: dict[str, Any],
-    proposals: int,
-) -> MinedLists:
-    if not isinstance(found, Parts):
-        raise ValueError("--propose is for a run that scores pairs, as scan and bfan do")
-    with progress_bar("scoring") as progress:
-        return mine_to_file(
-            path,
-            lambda state: mine_proposed(
-                proposer,
-                found,
-                **lengths,
-                proposals=proposals,
-                source=about,
-                state=state,
-                progress=progress,
-            ),
-        )
+def _show(found: MinedFile, audit: bool, as_json: bool) -> None:
+    told: dict[str, Any] = {"lists": str(found.path), **found.lists.record}
+    if audit and found.split is not None:
+        told["audit"] = _audit(found.lists, found.split, found.path, quiet=as_json)
+    if as_json:
+        print(json.dumps(told, indent=2))
+        return
+    method = found.lists.record["method"]
+    parts = [f"{method[key]:.1%}" for key in ("recall_texts", "recall_images") if key in method]
+    near = f", which hold {' and '.join(parts)} of the exact ones," if parts else ""
+    num_texts, num_images = (
+        lists.shape[1] for lists in (found.lists.texts_of_image, found.lists.images_of_text)
+    )
+    console.print(
+        f"wrote lists of {num_texts} captions and {num_images} images{near} to {found.path}: train "
+        f"with --offline-negatives {found.path}",
+        highlight=False,
+        soft_wrap=True,
+    )
 
 
 def _audit(lists: MinedLists, split: Split, path: Path, quiet: bool) -> dict[str, Any]:

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from gradspace.cli.shared import Device, console, progress_bar
+from gradspace.cli.options import Device
+from gradspace.cli.shared import console, progress_bar
 from gradspace.comparison.compare import find_out, gather
 from gradspace.processes import choose_device
 from gradspace.report import write_report

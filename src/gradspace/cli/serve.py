@@ -14,7 +14,8 @@ from typing import Annotated
 
 import typer
 
-from gradspace.cli.shared import Device, console
+from gradspace.cli.options import Device
+from gradspace.cli.shared import console
 from gradspace.indexes.searcher import Searcher, open_searcher
 from gradspace.processes import choose_device
 

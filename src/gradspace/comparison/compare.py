@@ -25,10 +25,11 @@ from gradspace.comparison.tables import (
     make_tables,
     test_differences,
 )
-from gradspace.comparison.worker import Task, evaluate_run
+from gradspace.comparison.worker import Task
 from gradspace.files import write_atomically
 from gradspace.runs.analysis import load_analysis
 from gradspace.runs.data import open_recipe
+from gradspace.runs.finish import evaluate_run
 from gradspace.runs.folder import Run
 from gradspace.runs.numbers import ARROWS, RECALLS, SECONDS
 from gradspace.runs.results import load_results
@@ -36,7 +37,7 @@ from gradspace.training.schedule import stages
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Compared:
     """What a comparison has come to."""
 
     entries: list[Entry]
@@ -54,7 +55,7 @@ def run_cells(
     devices: Sequence[torch.device],
     most: int | None,
     console: Console,
-) -> Outcome:
+) -> Compared:
     """Train and evaluate every cell that is not finished; the finished ones are kept."""
     every = with_first_rounds(cells)
     kept = [cell for cell in every if _is_finished(cell, out, comparison)]
@@ -70,7 +71,7 @@ def run_cells(
             run = Run(cell.folder(out / "runs"))
             results = run.results(comparison.split, comparison.folds)
             entries.append(load_entry(run, *cell.labels, results))
-    return Outcome(entries, failed, any(job.state in ("stopped", "waiting") for job in jobs))
+    return Compared(entries, failed, any(job.state in ("stopped", "waiting") for job in jobs))
 
 
 def _task(cell: Cell, runs: Path, comparison: Comparison) -> Task:

@@ -7,12 +7,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from gradspace.comparison.compare import Findings, Outcome
+from gradspace.comparison.compare import Compared, Findings
 from gradspace.comparison.tables import as_rich
 
 
 def show_findings(
-    console: Console, findings: Findings, outcome: Outcome, paths: Sequence[Path]
+    console: Console, findings: Findings, outcome: Compared, paths: Sequence[Path]
 ) -> None:
     """Tables, what they say in words, what went wrong, and where it all is."""
     for table in findings.tables:

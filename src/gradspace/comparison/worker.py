@@ -13,29 +13,23 @@ import torch
 
 from gradspace.data.dataset import Dataset
 from gradspace.data.resident import keep_features
-from gradspace.files import locked, write_atomically
+from gradspace.files import link_or_copy, locked, write_atomically
 from gradspace.metrics import RetrievalReport
-from gradspace.models import Reranker
 from gradspace.processes import keep_freed_memory
-from gradspace.runs.analysis import analyse_run, load_analysis, save_analysis
+from gradspace.runs.analysis import load_analysis, save_analysis
 from gradspace.runs.data import open_recipe
-from gradspace.runs.folder import Run, create_run
-from gradspace.runs.recipe import DataRecipe, Recipe, build_objective
-from gradspace.runs.represent import represent_split, rerank_split
-from gradspace.runs.results import measure, save_results
+from gradspace.runs.finish import evaluate_run
+from gradspace.runs.folder import Run, create_run, weights_digest
+from gradspace.runs.mine import mine_run
+from gradspace.runs.recipe import DataRecipe, Recipe
 from gradspace.runs.system import load_system, prepare_system
-from gradspace.scores.represented import Embeddings
 from gradspace.tensor_files import load_tensors, save_tensors
 from gradspace.training import train
 from gradspace.training.health import TrainingError
 from gradspace.training.monitor import Monitor
 from gradspace.training.schedule import stages
-from gradspace.training.second_round import link_or_copy, mine_run, weights_digest
-from gradspace.training.temperature import current_objective
 from gradspace.training.timing import seconds_per_batch
 
-RERANKED = 128
-"""Candidates that a model which embeds and scores pairs puts in order."""
 SAY_EVERY = 0.25
 """Seconds between two messages of a run that trains."""
 
@@ -157,34 +151,6 @@ def _mined_by(task: Task, dataset: Dataset, device: torch.device) -> Path:
                 source={"weights": weights_digest(Run(task.first).best)},
             )
     return path
-
-
-def evaluate_run(
-    run: Run, dataset: Dataset, device: torch.device, split: str = "test", folds: int = 1
-) -> None:
-    """Write the results of a run and its analysis, where they are missing."""
-    chosen = dataset.split(split)
-    saved_at = run.best.stat().st_mtime_ns if run.best.exists() else None
-    system = load_system(run.folder, device)
-    if not run.analysis.exists():
-        train_split = dataset.splits["train"]
-        found = represent_split(system, train_split, store=torch.device("cpu"))
-        recipe = run.recipe()
-        objective = current_objective(build_objective(recipe), system.model.learned_scale())
-        analysis = analyse_run(objective, found, train_split, recipe.training)
-        save_analysis(run.analysis, analysis)
-    if not run.results(split, folds).exists():
-        found, reranked = represent_split(system, chosen), None
-        if isinstance(system.model, Reranker) and isinstance(found, Embeddings):
-            reranked = rerank_split(system, chosen, found, RERANKED)
-        results = measure(found, chosen, dataset.name, folds, reranked)
-        save_results(run.results(split, folds), results)
-    if run.best.stat().st_mtime_ns != saved_at:
-        run.forget_results()
-        raise ValueError(
-            f"{run.folder} is in training, and found better weights while it was evaluated: try "
-            "again"
-        )
 
 
 class Telling(Monitor):

@@ -36,7 +36,7 @@ MOST_PER_SAVE = 8192
 
 
 @dataclass
-class Outcome:
+class IndexUpdate:
     """What a build has done."""
 
     added: int = 0
@@ -55,7 +55,7 @@ def update_index(
     num_workers: int = 0,
     save_every: float = SECONDS_PER_SAVE,
     progress: Progress | None = None,
-) -> Outcome:
+) -> IndexUpdate:
     """Bring an index up to date with its collection."""
     with only_writer(index.folder):
         try:
@@ -90,14 +90,14 @@ class _Build:
     num_workers: int
     save_every: float
     progress: Progress | None
-    outcome: Outcome = field(default_factory=Outcome)
+    outcome: IndexUpdate = field(default_factory=IndexUpdate)
     known: dict[str, str] = field(default_factory=dict)
     waiting: list[tuple[Item, NDArray[np.float16]]] = field(default_factory=list)
     saved_at: float = field(default_factory=time.monotonic)
     done: int = 0
     total: int = 0
 
-    def run(self) -> Outcome:
+    def run(self) -> IndexUpdate:
         items = self.collection.items
         self.known = self.index.engine.fingerprints()
         self.outcome.broken += self.collection.problems

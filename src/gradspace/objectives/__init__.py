@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import sys
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from types import ModuleType
 from typing import Any
 
 from gradspace.objectives.contract import Objective
@@ -21,7 +24,7 @@ from gradspace.objectives.registry import (
 )
 from gradspace.parameters import checked, parameters_of, suggestion
 
-__all__ = ["Objective", "loss", "objective", "objectives", "pair_weight", "triplet_weight"]
+__all__ = ["Objective", "list_objectives", "loss", "objective", "pair_weight", "triplet_weight"]
 
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
@@ -29,7 +32,7 @@ for _module in pkgutil.iter_modules(__path__):
 
 @dataclass(frozen=True)
 class ObjectiveInfo:
-    """What `gs.objectives()` tells about one objective."""
+    """What `gs.list_objectives()` tells about one objective."""
 
     name: str
     summary: str
@@ -45,14 +48,15 @@ def objective(name: str, **parameters: Any) -> Objective:
     """
     if not isinstance(name, str):
         raise ValueError(
-            f"the name of an objective must be a string, got {name!r}; gs.objectives() lists them"
+            f"the name of an objective must be a string, got {name!r}; gs.list_objectives() "
+            "lists them"
         )
     if name in LOSSES:
         build = LOSSES[name].build
         return build(**checked(name, parameters_of(build), parameters))
     triplet, _, pair = name.partition("/")
     if triplet not in TRIPLET_WEIGHTS or pair not in PAIR_WEIGHTS:
-        known = [info.name for info in objectives()]
+        known = [info.name for info in list_objectives()]
         raise ValueError(f"unknown objective {name!r}; {suggestion(name, known, 'there are')}")
     return _goal(triplet, pair, parameters)
 
@@ -63,12 +67,13 @@ def as_objective(given: Objective | str) -> Objective:
         return objective(given)
     if not isinstance(given, Objective):
         raise ValueError(
-            f"expected an objective or its name, got {given!r}; gs.objectives() lists the names"
+            f"expected an objective or its name, got {given!r}; gs.list_objectives() lists the "
+            "names"
         )
     return given
 
 
-def objectives() -> tuple[ObjectiveInfo, ...]:
+def list_objectives() -> tuple[ObjectiveInfo, ...]:
     """Every objective: name, one line, the paper it is from, and its parameters with defaults."""
     losses = [
         ObjectiveInfo(entry.name, entry.summary, entry.source, _defaults(entry.build))
@@ -85,6 +90,18 @@ def objectives() -> tuple[ObjectiveInfo, ...]:
         for p in PAIR_WEIGHTS.values()
     ]
     return (*sorted(losses, key=lambda info: info.name), *cells)
+
+
+class _CallableModule(ModuleType):
+    """Keep `gs.objectives()` working, which is the name of this package, for one version."""
+
+    def __call__(self) -> tuple[ObjectiveInfo, ...]:
+        message = "gs.objectives() is now gs.list_objectives(), and will be gone in version 0.3"
+        warnings.warn(message, DeprecationWarning, stacklevel=2)
+        return list_objectives()
+
+
+sys.modules[__name__].__class__ = _CallableModule
 
 
 def _goal(triplet: str, pair: str, given: dict[str, Any]) -> Goal:

@@ -23,9 +23,9 @@ from gradspace.data.dataset import Split
 from gradspace.data.order import epoch_order
 from gradspace.files import write_atomically
 from gradspace.objectives import Objective
-from gradspace.scores.positives import match_ids
 from gradspace.runs.recipe import TrainingRecipe
-from gradspace.scores.represented import (Represented, Parts)
+from gradspace.scores.positives import match_ids
+from gradspace.scores.represented import Parts, Represented
 
 MOST_IMAGES = 1024
 """Of a larger batch: the count needs a matrix of scores."""
@@ -93,7 +93,9 @@ def analyse_run(
     )
 
 
-def score_batches(found: Represented, train: Split, training: TrainingRecipe) -> Iterator[SavedScores]:
+def score_batches(
+    found: Represented, train: Split, training: TrainingRecipe
+) -> Iterator[SavedScores]:
     """Score matrices of random training batches, of what was found."""
     per_image = training.captions_per_image
     num_items = len(train.captions if per_image == 1 else train.image_names)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gradspace.data.dataset import Dataset
+from gradspace.data.dataset import Dataset, Split
 from gradspace.data.open import open_dataset
-from gradspace.progress import Progress
+from gradspace.progress import Progress, Show, silently
 from gradspace.runs.folder import open_run
 from gradspace.runs.recipe import DataRecipe
+from gradspace.runs.system import is_pretrained
 
 
 def open_recipe(data: DataRecipe, progress: Progress | None = None) -> Dataset:
-    """The dataset that a recipe names."""
+    """Open the dataset that a recipe names."""
     return open_dataset(
         data.source,
         images=data.images,
@@ -23,9 +24,23 @@ def open_recipe(data: DataRecipe, progress: Progress | None = None) -> Dataset:
     )
 
 
-def run_data(run: Path, data: str | None, features: Path | None) -> DataRecipe:
-    """The data that a run was trained on, or what is given in its place."""
-    recipe = DataRecipe(source=data) if data else open_run(run).recipe().data
-    return recipe.model_copy(update={"features": features}) if features else recipe
+def run_data(
+    run: Path, data: str | Path | None = None, features: str | Path | None = None
+) -> DataRecipe:
+    """Find the data that a run was trained on, or take what is given in its place."""
+    if data is None and is_pretrained(run):
+        raise ValueError(f"{run} is a pretrained model and no run: give the dataset as --data")
+    recipe = DataRecipe(source=str(data)) if data else open_run(run).recipe().data
+    return recipe.model_copy(update={"features": Path(features)}) if features else recipe
 
 
+def run_split(
+    run: Path,
+    name: str,
+    data: str | Path | None = None,
+    features: str | Path | None = None,
+    show: Show = silently,
+) -> Split:
+    """Open one split of the data of a run, or of other data."""
+    with show("reading data") as progress:
+        return open_recipe(run_data(run, data, features), progress).split(name)

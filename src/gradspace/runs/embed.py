@@ -42,4 +42,6 @@ def embed_passages(system: System, passages: Sequence[str]) -> Tensor:
     """Unit vectors of one's own passages, [passages, width]; questions are captions."""
     if not isinstance(system.reading, PassageReading):
         raise ValueError("this run reads images, not passages: train text-dual to embed passages")
-    return system.model.embed_images(system.reading.prepare(passages).to(system.device)).float().cpu()
+    return (
+        system.model.embed_images(system.reading.prepare(passages).to(system.device)).float().cpu()
+    )

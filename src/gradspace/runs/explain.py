@@ -12,9 +12,9 @@ from torch import Tensor
 
 from gradspace.data.captions import Spans
 from gradspace.data.inputs import PictureReading
+from gradspace.models.contract import Contributions
 from gradspace.models.prepare.pictures import Box, CentreCrop
 from gradspace.runs.embed import read_pictures
-from gradspace.models.contract import Contributions
 from gradspace.runs.system import System
 from gradspace.scores.evaluating import evaluating
 

@@ -22,6 +22,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from hashlib import blake2b
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol
@@ -156,6 +157,15 @@ def open_run(folder: Path) -> Run:
     if not run.recipe_file.is_file():
         raise ValueError(f"{folder} is not a run: it has no recipe.toml")
     return run
+
+
+def weights_digest(path: Path) -> str:
+    """Identify the weights in a checkpoint, such as those that mined a list."""
+    state = blake2b(digest_size=8)
+    with path.open("rb") as file:
+        while part := file.read(1 << 20):
+            state.update(part)
+    return state.hexdigest()
 
 
 def environment() -> dict[str, Any]:

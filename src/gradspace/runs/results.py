@@ -19,12 +19,11 @@ import pyarrow.parquet
 import torch
 from numpy.typing import NDArray
 
-from gradspace.runs.numbers import DIRECTIONS, KS, RECALLS, retrieval_metrics
-from gradspace.data.dataset import Split, digest
-from gradspace.scores.two_stage import TwoStageScores
+from gradspace.data.dataset import digest
 from gradspace.files import write_atomically
-from gradspace.metrics import RankedFold, rank_folds, report_of
-from gradspace.scores.represented import (Represented)
+from gradspace.metrics import RankedFold
+from gradspace.runs.evaluate import Evaluation
+from gradspace.runs.numbers import DIRECTIONS, KS, RECALLS, retrieval_metrics
 
 VERSION = 1
 """Of both files; another number is refused."""
@@ -71,22 +70,16 @@ class RunResults:
         return self.split, self.folds, self.digest
 
 
-def measure(
-    found: Represented,
-    split: Split,
-    dataset: str,
-    folds: int = 1,
-    reranked: TwoStageScores | None = None,
-) -> RunResults:
-    """Rank everything that was found, by its scores or by those that put it in order."""
-    ranked = rank_folds(reranked or found.scores(), found.positives(), folds)
+def results_of(evaluation: Evaluation, dataset: str) -> RunResults:
+    """Keep the ranks of an evaluation on a split of `dataset`, and the metrics that follow."""
+    split, ranked, folds = evaluation.split, evaluation.ranked, evaluation.folds
     image_of_caption = np.asarray(split.image_of_caption)
     return RunResults(
         split=split.name,
         dataset=dataset,
         digest=digest(split.image_names, split.captions),
         folds=folds,
-        metrics=retrieval_metrics(report_of(ranked, KS)),
+        metrics=retrieval_metrics(evaluation.report),
         ranks=_best_ranks(ranked, len(split.image_names), len(split.captions)),
         images={"i2t": np.arange(len(split.image_names)), "t2i": image_of_caption},
     )

@@ -11,12 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradspace.runs.checkpoint import with_prefix, without_prefix
-from gradspace.tensor_files import load_tensors
 from gradspace.data.captions import Encode, Spans
 from gradspace.data.dataset import Dataset, Split
 from gradspace.data.inputs import FEATURES, PassageReading, PictureReading, Reading
-from gradspace.models.prepare.pictures import CentreCrop, RandomCrop
 from gradspace.data.vocabulary import Vocabulary
 from gradspace.models import ImageInput, RetrievalModel, TextInput, build_model, model_info
 from gradspace.models.backbones import Backbone, evaluation_crop
@@ -24,11 +21,14 @@ from gradspace.models.blip import Blip, is_blip
 from gradspace.models.dual import DualEncoder
 from gradspace.models.dual_network import dual_tokenizer
 from gradspace.models.prepare.image_processor import ImageProcessor
-from gradspace.models.pretrained import Pretrained
+from gradspace.models.prepare.pictures import RandomCrop
 from gradspace.models.prepare.tokenizer import Tokenizer
+from gradspace.models.pretrained import Pretrained
 from gradspace.processes import choose_device, is_first
-from gradspace.runs.recipe import Recipe, make_recipe
+from gradspace.runs.checkpoint import with_prefix, without_prefix
 from gradspace.runs.folder import Run, open_run
+from gradspace.runs.recipe import Recipe, make_recipe
+from gradspace.tensor_files import load_tensors
 
 Words = Vocabulary | Tokenizer
 """What knows the tokens of captions."""

@@ -12,12 +12,12 @@ from gradspace import processes
 from gradspace.data.batches import Batch
 from gradspace.loss.retrieval_loss import RetrievalLoss
 from gradspace.models import PairScorer
+from gradspace.models.temperature import current_objective, with_learned_scale
 from gradspace.runs.system import System
 from gradspace.scores.evaluating import evaluating
 from gradspace.training.caching import Embedded, Outcome
 from gradspace.training.pair_batches import ScoredBatch, all_parts, score_batch
 from gradspace.training.second_round import split_extended
-from gradspace.training.temperature import current_objective, with_learned_scale
 from gradspace.training.tracking import (
     contributions,
     contributions_of_scores,

@@ -35,6 +35,7 @@ from gradspace.runs.checkpoint import (
     without_prefix,
 )
 from gradspace.runs.folder import Run, tensorboard_events
+from gradspace.runs.mine import mine_run
 from gradspace.runs.recipe import Recipe, build_objective
 from gradspace.runs.represent import represent_split
 from gradspace.runs.system import System
@@ -46,7 +47,7 @@ from gradspace.training.monitor import Monitor
 from gradspace.training.pair_batches import check_processes
 from gradspace.training.readings import Readings
 from gradspace.training.schedule import learning_rate, stage_of, stages
-from gradspace.training.second_round import Mined, is_due, mine_run, open_mined
+from gradspace.training.second_round import Mined, is_due, open_mined
 from gradspace.training.stopping import Stopping, stop_signals
 
 OPTIMIZERS: dict[str, type[Optimizer]] = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}

@@ -6,28 +6,20 @@ and (I~, T-), the mined image with a caption of its own and the mined caption wi
 
 from __future__ import annotations
 
-import os
-import shutil
 from dataclasses import dataclass, fields
-from hashlib import blake2b
-from pathlib import Path
 
 import numpy as np
 from torch import Tensor
 
 from gradspace import processes
-from gradspace.data.dataset import Dataset, Split
+from gradspace.data.dataset import Split
 from gradspace.data.order import Plan
+from gradspace.files import link_or_copy
 from gradspace.loss.mined import Offline
 from gradspace.mining.lists import MinedLists, load_lists
-from gradspace.mining.mine import mine_to_file
 from gradspace.mining.sampling import Sampling, draw_offline
-from gradspace.mining.top import mine_exact
-from gradspace.progress import Progress
 from gradspace.runs.folder import Run
 from gradspace.runs.recipe import OfflineRecipe
-from gradspace.runs.represent import represent_split
-from gradspace.runs.system import System
 
 
 @dataclass(frozen=True)
@@ -87,52 +79,6 @@ def open_mined(run: Run, recipe: OfflineRecipe, split: Split) -> Mined:
     lists.check_matches(split)
     settings = recipe.model_dump(include={field.name for field in fields(Sampling)})
     return Mined(lists, split, Sampling(**settings))
-
-
-def mine_run(
-    system: System,
-    dataset: Dataset,
-    out: Path,
-    *,
-    top_texts: int,
-    top_images: int,
-    source: dict[str, str],
-    progress: Progress | None = None,
-) -> MinedLists:
-    """Mine the training split with a model, into a file."""
-    train = dataset.splits["train"]
-    found = represent_split(system, train)
-    return mine_to_file(
-        out,
-        lambda state: mine_exact(
-            found,
-            top_texts=top_texts,
-            top_images=top_images,
-            source={"dataset": dataset.name, "split": "train", **source},
-            state=state,
-            progress=progress,
-        ),
-    )
-
-
-def weights_digest(path: Path) -> str:
-    """Of a checkpoint: which weights mined a list."""
-    state = blake2b(digest_size=8)
-    with path.open("rb") as file:
-        while part := file.read(1 << 20):
-            state.update(part)
-    return state.hexdigest()
-
-
-def link_or_copy(source: Path, target: Path) -> None:
-    """Lists are large, and never changed: one copy on disk where the file system allows it."""
-    part = target.with_name(f".{target.name}.part")
-    part.unlink(missing_ok=True)
-    try:
-        os.link(source, part)
-    except OSError:
-        shutil.copyfile(source, part)
-    os.replace(part, target)
 
 
 def is_due(recipe: OfflineRecipe, epoch: int) -> bool:

@@ -11,11 +11,11 @@ from statistics import median
 import torch
 
 from gradspace.data.dataset import Dataset
+from gradspace.files import link_or_copy
 from gradspace.runs.folder import Run
 from gradspace.runs.system import new_system
 from gradspace.training.loop import Trainer
 from gradspace.training.monitor import Monitor
-from gradspace.training.second_round import link_or_copy
 
 WARM_UP, TIMED = 5, 20
 

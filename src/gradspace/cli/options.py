@@ -1,0 +1,176 @@
+"""Arguments and options of the commands: those that several have, and those that have long help."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+Device = Annotated[
+    str | None, typer.Option(help="cpu or cuda; the GPU by default where there is one.")
+]
+Data = Annotated[
+    str | None,
+    typer.Option(help="Another dataset than the one the run was trained on; a name or a path."),
+]
+Features = Annotated[
+    Path | None,
+    typer.Option(help="Features of other data than the run was trained on, or in another place."),
+]
+SplitName = Annotated[str, typer.Option("--split", help="train, dev or test.")]
+Runs = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="RUN...",
+        help="Folders of trained runs; or CLIP, SigLIP ... as they are, a folder or hub name.",
+    ),
+]
+Model = Annotated[
+    Path,
+    typer.Argument(metavar="RUN", help="Folder of a run, or of CLIP, SigLIP ..., or a hub's name."),
+]
+
+# --- train --------------------------------------------------------------------------------------
+
+RecipeFile = Annotated[Path | None, typer.Argument(help="A TOML file; see docs/train.md.")]
+ModelName = Annotated[str | None, typer.Option(help="Short for --set model.name=...")]
+DataName = Annotated[str | None, typer.Option(help="Short for --set data.source=...")]
+ObjectiveName = Annotated[str | None, typer.Option(help="Short for --set objective.name=...")]
+Batch = Annotated[int | None, typer.Option(min=1, help="Short for --set training.batch_size=...")]
+Chunk = Annotated[
+    int | None,
+    typer.Option(
+        min=1, help="Short for --set training.chunk=...: rows of a batch in memory at once."
+    ),
+]
+Seed = Annotated[int | None, typer.Option(min=0, help="Short for --set seed=...")]
+OfflineNegatives = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="LISTS",
+        help="Short for --set offline.lists=...: train on what `gradspace mine` found.",
+    ),
+]
+Init = Annotated[
+    Path | None,
+    typer.Option(metavar="RUN", help="Short for --set init=...: start from its best weights."),
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="TABLE.KEY=VALUE", help="Change any key of the recipe."),
+]
+RunFolder = Annotated[
+    Path | None, typer.Option(help="Folder of the run; runs/MODEL-OBJECTIVE-SEED by default.")
+]
+Resume = Annotated[
+    Path | None, typer.Option(metavar="RUN", help="Go on with a run that was stopped.")
+]
+NumProcesses = Annotated[
+    int | None,
+    typer.Option("--processes", min=1, help="Processes that share every batch, one per GPU."),
+]
+
+# --- evaluate and mine --------------------------------------------------------------------------
+
+Folds = Annotated[int, typer.Option(min=1, help="Mean over so many parts (COCO 1K: 5).")]
+Eccv = Annotated[bool, typer.Option("--eccv", help="COCO's test set: also ECCV Caption and CxC.")]
+Propose = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="RUN", help="A run that embeds: RUN, which scores pairs, orders its candidates."
+    ),
+]
+Top = Annotated[int, typer.Option(min=1, help="How many --propose gives to each query.")]
+Rerank = Annotated[
+    int | None,
+    typer.Option(min=1, help="Re-rank the run's own top N, by a run that embeds and scores pairs."),
+]
+ProposalWeight = Annotated[
+    float | None,
+    typer.Option(help="Weight of the embeddings' scores in --rerank; fusion: 1 / temperature."),
+]
+TopTexts = Annotated[int, typer.Option(min=1, help="Captions in the list of an image.")]
+TopImages = Annotated[int, typer.Option(min=1, help="Images in the list of a caption.")]
+ListsFile = Annotated[
+    Path | None, typer.Option(help="File of the lists; lists.safetensors in the run.")
+]
+Approximately = Annotated[
+    bool, typer.Option("--approximate", help="With an index of faiss, for huge collections.")
+]
+Audit = Annotated[
+    bool, typer.Option("--audit", help="Count the false negatives among what is listed.")
+]
+Proposals = Annotated[int, typer.Option(min=1, help="Times as many as are listed, by --propose.")]
+
+# --- compare ------------------------------------------------------------------------------------
+
+ComparisonFile = Annotated[
+    Path, typer.Argument(help="A comparison, such as recipes/icr-table1.toml.")
+]
+OtherData = Annotated[
+    str | None, typer.Option(help='Run the same grid on this data instead, or on "scenes".')
+]
+Small = Annotated[
+    bool | None,
+    typer.Option(
+        "--small/--full",
+        help="Narrow models, few epochs: minutes on two cores. The default on scenes.",
+    ),
+]
+BackboneName = Annotated[
+    str | None,
+    typer.Option(
+        help="With --data that has no features: the vision model, folder or hub name, that "
+        "computes them once."
+    ),
+]
+Only = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="AXIS=LABEL",
+        help="A part of the grid, such as model=VSRN or seed=0; repeat for more.",
+    ),
+]
+Check = Annotated[
+    bool, typer.Option("--check", help="Only say what is needed, and what is missing.")
+]
+Seeds = Annotated[int | None, typer.Option(min=1, help="Runs per cell of the table.")]
+Changes = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="TABLE.KEY=VALUE", help="Change a key of every run."),
+]
+ComparisonFolder = Annotated[
+    Path | None, typer.Option(help="Folder of the comparison; comparisons/RECIPE by default.")
+]
+Jobs = Annotated[
+    int | None, typer.Option(min=1, help="Runs at a time; as many as have room by default.")
+]
+
+# --- index and search ---------------------------------------------------------------------------
+
+IndexSource = Annotated[
+    str | None,
+    typer.Argument(
+        help="Folder of photos, text file with a caption a line, or a dataset; by default the "
+        "dataset of the run."
+    ),
+]
+IndexFolder = Annotated[
+    Path, typer.Option(help="Folder of the index: new, or to bring up to date.")
+]
+IndexSplit = Annotated[str, typer.Option(help="Which split of a dataset.")]
+Metadata = Annotated[
+    Path | None,
+    typer.Option(help="CSV with a column path and others, for photos: see `search --where`."),
+]
+IndexName = Annotated[
+    str | None, typer.Option(help="Name of the index; by default that of its folder.")
+]
+EngineAddress = Annotated[
+    str | None, typer.Option(help="Address of a database for the vectors; by default the folder.")
+]
+NumWorkers = Annotated[
+    int | None, typer.Option(min=0, help="Processes that decode photos; by default by cores.")
+]

@@ -1,0 +1,114 @@
+"""From a model and photos, captions or a dataset to an index: `gs.index`."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from gradspace.data.open import is_dataset
+from gradspace.indexes.approximate import IndexKind
+from gradspace.indexes.build import IndexUpdate, update_index
+from gradspace.indexes.collection import Collection, caption_file, dataset_split, photo_folder
+from gradspace.indexes.contract import Kind
+from gradspace.indexes.index import Index, create_index
+from gradspace.indexes.local import LocalEngine
+from gradspace.progress import Show, silently
+from gradspace.runs.data import run_data
+from gradspace.runs.model import LoadedModel, as_model
+from gradspace.runs.system import is_pretrained
+
+
+@dataclass(frozen=True)
+class MadeIndex:
+    """An index that is up to date, and what that took."""
+
+    index: Index
+    update: IndexUpdate
+    recall: dict[Kind, float]
+    """The share of the nearest that an approximate index finds, by kind; empty where exact."""
+
+    def __len__(self) -> int:
+        return len(self.index.engine)
+
+
+def index(
+    model: LoadedModel | str | Path,
+    source: str | Path | None = None,
+    *,
+    out: str | Path,
+    split: str = "test",
+    features: str | Path | None = None,
+    metadata: str | Path | None = None,
+    name: str | None = None,
+    engine: str | None = None,
+    approximate: IndexKind | None = None,
+    num_workers: int | None = None,
+    device: str | None = None,
+    show: Show = silently,
+) -> MadeIndex:
+    """Embed photos or captions into an index for `search` and `gradspace serve`.
+
+    Called again it embeds only what is new or has changed, and removes what is gone. It can be
+    interrupted at any moment: what is indexed is found, and the next call goes on.
+
+    Args:
+        model: loaded, or the folder of a run, or CLIP, SigLIP ... by folder or hub name.
+        source: a folder of photos, a text file with a caption a line, or a dataset; by default the
+            dataset of the run.
+        out: folder of the index.
+        metadata: a CSV with a column `path` and others to filter by, for photos.
+        engine: address of a database for the vectors; by default they are in the folder.
+        approximate: search a large collection by an index of faiss instead of exactly.
+
+    Example:
+        >>> index("runs/clip", "photos", out="photos.index")  # doctest: +SKIP
+    """
+    loaded = as_model(model, device)
+    collection = _collection(loaded.source, source, split, metadata, features)
+    made = create_index(
+        Path(out), loaded.source, loaded.system, collection, name=name, engine=engine
+    )
+    if num_workers is None:
+        num_workers = _num_workers(loaded.system.device.type)
+    with show("indexing") as progress:
+        update = update_index(
+            made, collection, loaded.system, num_workers=num_workers, progress=progress
+        )
+    return MadeIndex(made, update, _approximate(made, approximate, show))
+
+
+def _approximate(made: Index, wanted: IndexKind | None, show: Show) -> dict[Kind, float]:
+    if isinstance(made.engine, LocalEngine):
+        with show("building the index of faiss") as progress:
+            return made.engine.approximate(wanted, progress)
+    if wanted is not None:
+        raise ValueError("--approximate is for vectors in a folder; add ?hnsw=1 to --engine")
+    return {}
+
+
+def _num_workers(device: str) -> int:
+    """A GPU waits for pictures; a CPU is busy with the network."""
+    cores = os.cpu_count() or 1
+    return max(1, min(8, cores - 1)) if device == "cuda" else 1
+
+
+def _collection(
+    model: Path,
+    source: str | Path | None,
+    split: str,
+    metadata: str | Path | None,
+    features: str | Path | None,
+) -> Collection:
+    if metadata is not None and (source is None or not Path(source).is_dir()):
+        raise ValueError("--metadata is for a folder of photos")
+    if source is None:
+        if is_pretrained(model):
+            raise ValueError(f"{model} is no run with a dataset of its own: say what to index")
+        return dataset_split(run_data(model, None, features), split)
+    place = Path(source)
+    if place.is_file() and place.suffix == ".txt":
+        return caption_file(place)
+    if metadata is not None or not is_dataset(source):
+        return photo_folder(place, None if metadata is None else Path(metadata))
+    return dataset_split(run_data(model, source, features), split)

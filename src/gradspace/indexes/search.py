@@ -1,0 +1,75 @@
+"""Search in an index by a sentence, a picture, or both: `gs.search`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from PIL import Image
+
+from gradspace.data.image_files import decode, image_endings
+from gradspace.indexes.contract import Hit, Kind
+from gradspace.indexes.searcher import Query, Searcher, open_searcher
+from gradspace.indexes.where import parse_condition
+from gradspace.processes import choose_device
+
+
+def search(
+    index: str | Path | Searcher,
+    query: str | None = None,
+    *,
+    image: str | Path | Image.Image | None = None,
+    image_weight: float = 0.5,
+    like: str | None = None,
+    top: int = 10,
+    find: Kind | None = None,
+    where: Sequence[str] = (),
+    device: str | None = None,
+) -> list[Hit]:
+    """Find the images or captions that fit a sentence, an image, or both, the best first.
+
+    Args:
+        index: the folder of an index; or, for many queries, what `open_searcher` made of it.
+        query: a sentence, or the name of an image file.
+        image: an image, to be combined with the sentence.
+        image_weight: what the image counts beside the sentence, 0 to 1.
+        like: the key of an item of the index, to find more like it.
+        find: "image" or "caption"; by default images, where there are any.
+        where: conditions such as "folder=holiday" or "taken>=2024".
+
+    Example:
+        >>> search("photos.index", "two dogs in the snow")[0].item.key  # doctest: +SKIP
+        'winter/dogs.jpg'
+    """
+    conditions = [parse_condition(text) for text in where]
+    asked = _query(query, image, image_weight, like)
+    searcher = index
+    if not isinstance(searcher, Searcher):
+        searcher = open_searcher(Path(searcher), choose_device(device))
+    [hits] = searcher.search([asked], top, find or searcher.index.kinds[0], conditions)
+    return hits
+
+
+def _query(
+    text: str | None, image: str | Path | Image.Image | None, weight: float, like: str | None
+) -> Query:
+    if image is None and text is not None and _names_an_image(text):
+        text, image = "", Path(text)
+    if not text and image is None and not like:
+        raise ValueError("say what to search for: a sentence, an image file, or --like KEY")
+    picture = image if image is None or isinstance(image, Image.Image) else _read(Path(image))
+    return Query(text or "", picture, like or "", weight)
+
+
+def _names_an_image(text: str) -> bool:
+    return Path(text).suffix.lower() in image_endings() and (
+        Path(text).is_file() or " " not in text
+    )
+
+
+def _read(path: Path) -> Image.Image:
+    try:
+        with path.open("rb") as file:
+            return decode(file)
+    except Exception as error:  # a damaged file can make a decoder raise anything
+        raise ValueError(f"{path} cannot be read as an image: {error}") from error

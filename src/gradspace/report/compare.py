@@ -1,0 +1,264 @@
+"""From a comparison to its report, the whole chain: `gs.compare`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from gradspace.comparison.compare import Compared, Findings, find_out, run_cells, save_findings
+from gradspace.comparison.grid import MAX_SMALL_SEEDS, SMALL, Cell, cells, on_data
+from gradspace.comparison.needs import check_needs
+from gradspace.comparison.published import load_published
+from gradspace.comparison.recipe import Comparison, load_comparison
+from gradspace.comparison.study import Tried, save_heat_map, tried_points
+from gradspace.comparison.tables import View
+from gradspace.data.feature_files import FeatureFile
+from gradspace.models.features import extract_features
+from gradspace.processes import choose_device
+from gradspace.progress import Show, silently
+from gradspace.report.write import write_report
+from gradspace.runs.data import open_recipe
+from gradspace.runs.recipe import DataRecipe, load_recipe
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A comparison with everything that was chosen for it, before anything is trained."""
+
+    comparison: Comparison
+    name: str
+    folder: Path
+    grid: list[Cell]
+    published: Path | None = None
+    notes: list[str] = field(default_factory=list)
+    """What differs from the recipe, in words."""
+
+
+@dataclass(frozen=True)
+class ComparisonReport:
+    """A comparison that has run: its runs, what they say, and the files that were written."""
+
+    runs: Compared
+    findings: Findings
+    tried: list[Tried]
+    """The points of a parameter study, the best on dev first."""
+    paths: list[Path]
+
+    def to_dict(self) -> dict[str, Any]:
+        differences = [
+            {"dataset": dataset, "model": model, "metric": metric, **vars(difference)}
+            for (dataset, model, metric), (_, found) in self.findings.tests.items()
+            for difference in found
+        ]
+        failed = [{"run": str(cell), "problem": problem} for cell, problem in self.runs.failed]
+        return {
+            "results": [vars(row) for entry in self.runs.entries for row in entry.rows()],
+            "differences": differences,
+            "verdicts": self.findings.verdicts,
+            "failed": failed,
+            "stopped": self.runs.stopped,
+        }
+
+
+def compare(
+    recipe: str | Path,
+    data: str | None = None,
+    *,
+    small: bool | None = None,
+    backbone: str | None = None,
+    only: Sequence[str] = (),
+    seeds: int | None = None,
+    overrides: Sequence[str] = (),
+    out: str | Path | None = None,
+    jobs: int | None = None,
+    device: str | None = None,
+    console: Console | None = None,
+    show: Show = silently,
+) -> ComparisonReport:
+    """Train every cell of a grid, test the differences, write tables and a report.
+
+    Finished runs are kept: called again, it does only what is missing.
+
+    Args:
+        recipe: a comparison, such as recipes/icr-table1.toml.
+        data: run the same grid on this data instead, or on "scenes".
+        small: narrow models and few epochs, minutes on two cores; the default on scenes.
+        backbone: computes features once for data that has none.
+        only: a part of the grid, such as "model=VSRN" or "seed=0".
+        seeds: runs per cell of the table.
+        overrides: "table.key=value" changes of every run.
+        out: folder of the comparison; comparisons/RECIPE by default.
+        jobs: runs at a time; as many as have room by default.
+        console: where to show the runs; nowhere by default.
+
+    Example:
+        >>> compare("recipes/icr-table1.toml", "scenes").findings.verdicts  # doctest: +SKIP
+    """
+    plan = make_plan(
+        Path(recipe),
+        data,
+        small=small,
+        only=only,
+        seeds=seeds,
+        overrides=overrides,
+        out=Path(out) if out else None,
+        features=FeatureSource(backbone, device, show),
+    )
+    return run_plan(plan, jobs=jobs, device=device, console=console, show=show)
+
+
+@dataclass(frozen=True)
+class FeatureSource:
+    """How features are computed for data that has only images."""
+
+    backbone: str | None
+    device: str | None
+    show: Show
+
+
+def make_plan(
+    recipe: Path,
+    data: str | None = None,
+    *,
+    small: bool | None = None,
+    only: Sequence[str] = (),
+    seeds: int | None = None,
+    overrides: Sequence[str] = (),
+    out: Path | None = None,
+    features: FeatureSource | None = None,
+) -> Plan:
+    """Resolve a comparison into its grid; `features` are computed where it is given."""
+    chosen, root = load_comparison(recipe)
+    small = data == "scenes" if small is None else small
+    if small:
+        seeds = seeds or min(chosen.seeds, MAX_SMALL_SEEDS)
+    chosen = chosen.model_copy(update={"seeds": seeds or chosen.seeds}).part(only)
+    folder = out or default_folder(root, data)
+    changes, notes = list(overrides), list[str]()
+    if data is not None:
+        chosen, notes = on_data(chosen, data)
+        of_data = [change for change in changes if change.startswith("data.")]
+        own = load_recipe(overrides=of_data).data.model_copy(update={"source": data})
+        if features is not None and own.features is None:
+            changes += _read_features(own, folder, features)
+    notes += ([SMALL] if small else []) + changes
+    grid = cells(chosen, str(recipe), overrides=changes, small=small)
+    published = recipe.parent / chosen.published if chosen.published else None
+    return Plan(chosen, recipe.stem, folder, grid, published, notes)
+
+
+def run_plan(
+    plan: Plan,
+    *,
+    jobs: int | None = None,
+    device: str | None = None,
+    console: Console | None = None,
+    show: Show = silently,
+) -> ComparisonReport:
+    """Train and evaluate what is missing of a plan, and make everything of it."""
+    chosen, devices = plan.comparison, _devices(device)
+    check_needs(chosen, plan.grid, plan.name)
+    published = load_published(plan.published) if plan.published else []
+    view = View(chosen.title, chosen.metrics, chosen.layout, tuple(published))
+    say = console or Console(quiet=True)
+    say.print(f"[bold]{chosen.title}[/]: {len(plan.grid)} runs -> {plan.folder}", highlight=False)
+    for note in plan.notes:
+        say.print(f"  {note}", style="dim", highlight=False, soft_wrap=True)
+    done = run_cells(chosen, plan.grid, plan.folder, devices=devices, most=jobs, console=say)
+    if not done.entries:
+        raise ValueError(_nothing(done))
+    findings = find_out(view, done.entries)
+    paths = save_findings(plan.folder, done.entries, findings, plan.name)
+    tried = _tried(plan, done)
+    if tried:
+        paths.append(save_heat_map(plan.folder / f"{plan.name}.png", tried, chosen.title))
+    paths.append(_write(plan, done, findings, devices[0], show))
+    return ComparisonReport(done, findings, tried, paths)
+
+
+def _write(
+    plan: Plan, done: Compared, findings: Findings, device: torch.device, show: Show
+) -> Path:
+    path = plan.folder / f"{plan.name}.html"
+    with show("writing the report") as progress:
+        write_report(
+            path,
+            findings.title,
+            done.entries,
+            findings,
+            notes=plan.notes,
+            failed=[f"{cell}: {problem}" for cell, problem in done.failed],
+            device=device,
+            progress=progress,
+        )
+    return path
+
+
+def default_folder(root: Path, data: str | None) -> Path:
+    """comparisons/RECIPE; recipes that extend another share its runs."""
+    return Path("comparisons") / (f"{root.stem}-{Path(data).name}" if data else root.stem)
+
+
+def _tried(plan: Plan, done: Compared) -> list[Tried]:
+    if not plan.comparison.parameters:
+        return []
+    return tried_points(done.entries, {cell.objective: cell.point for cell in plan.grid})
+
+
+def _nothing(done: Compared) -> str:
+    if done.failed:
+        cell, problem = done.failed[0]
+        return f"no run came to its end; the first that failed is {cell}: {problem}"
+    return "stopped before a run was done; the same command goes on from here"
+
+
+def _devices(name: str | None) -> list[torch.device]:
+    """All GPUs, the one that was asked for, or the CPU."""
+    device = choose_device(name)
+    if device.type == "cuda" and device.index is None:
+        return [torch.device("cuda", number) for number in range(torch.cuda.device_count())]
+    return [device]
+
+
+def _read_features(data: DataRecipe, folder: Path, wanted: FeatureSource) -> list[str]:
+    """Compute features for images without any; the change that makes runs read them.
+
+    Without a backbone to compute them, an .npy beside the captions with a row for every image.
+    """
+    with wanted.show("reading data") as progress:
+        dataset = open_recipe(data, progress)
+    if all(split.features or split.passages for split in dataset.splits.values()):
+        return []
+    if wanted.backbone is None:
+        num_images = sum(len(split.image_names) for split in dataset.splits.values())
+        return [f"data.features={_features_beside(Path(data.source), num_images)}"]
+    out = folder / "features"
+    with wanted.show(f"computing features with {wanted.backbone}") as progress:
+        extract_features(
+            dataset,
+            wanted.backbone,
+            out,
+            grid=True,
+            batch_size=32,
+            num_workers=os.cpu_count() or 1,
+            device=choose_device(wanted.device),
+            progress=progress,
+        )
+    return [f"data.features={out}"]
+
+
+def _features_beside(data: Path, num_images: int) -> Path:
+    files = sorted((data if data.is_dir() else data.parent).glob("*.npy"))
+    found = [path for path in files if len(FeatureFile(path)) == num_images]
+    if len(found) != 1:
+        raise ValueError(
+            f"{data} has images and no features: give --backbone, a vision model to compute them "
+            "with, or --set data.features=FILE"
+        )
+    return found[0]

@@ -1,0 +1,177 @@
+"""How well models retrieve on a split: the one evaluator behind training, runs and comparisons."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gradspace.data.dataset import Split
+from gradspace.data.readers.scenes import SceneImages, true_relevance
+from gradspace.metrics import RankedFold, RetrievalReport, rank_folds, report_of
+from gradspace.metrics.eccv import eccv_caption_report
+from gradspace.processes import is_first
+from gradspace.progress import Progress, Show, silently
+from gradspace.runs.data import run_split
+from gradspace.runs.model import LoadedModel, as_model
+from gradspace.runs.represent import represent_split, rerank_split
+from gradspace.runs.system import System
+from gradspace.scores.positives import Positives, as_positives
+from gradspace.scores.represented import Embeddings, Parts, Represented, mean_scores
+from gradspace.scores.tiles import PairScores, Scores
+from gradspace.scores.two_stage import TwoStageScores
+
+Source = LoadedModel | str | Path
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """The scores of a split, and everything that is measured of them, when it is asked for."""
+
+    scores: Scores | TwoStageScores
+    positives: Positives
+    split: Split
+    folds: int = 1
+
+    @cached_property
+    def ranked(self) -> list[RankedFold]:
+        """The ranks of all positives, fold by fold."""
+        return rank_folds(self.scores, self.positives, self.folds)
+
+    @cached_property
+    def report(self) -> RetrievalReport:
+        return report_of(self.ranked)
+
+    @cached_property
+    def true_report(self) -> RetrievalReport | None:
+        """With every caption that is true of an image as its positive, where the data knows."""
+        if not isinstance(self.split.images, SceneImages):
+            return None
+        truth = as_positives(torch.from_numpy(true_relevance(self.split)).t())
+        return report_of(rank_folds(self.scores, truth, self.folds))
+
+    @cached_property
+    def eccv(self) -> dict[str, dict[str, float]]:
+        """ECCV Caption and CxC, for COCO's test set."""
+        numbers = [re.search(r"(\d+)\.\w+$", name) for name in self.split.image_names]
+        if self.split.caption_ids is None or not all(numbers):
+            raise ValueError(
+                "--eccv needs COCO's numbers of captions: open Karpathy's dataset_coco.json"
+            )
+        if isinstance(self.scores, TwoStageScores):
+            raise ValueError("--eccv looks at all candidates: leave --propose and --rerank out")
+        scores = self.scores.matrix() if isinstance(self.scores, PairScores) else self.scores
+        images = [int(number[1]) for number in numbers if number]
+        return eccv_caption_report(scores, images, self.split.caption_ids)
+
+    def to_dict(self) -> dict[str, Any]:
+        true_report = self.true_report
+        return {
+            **self.report.to_dict(),
+            "true_relevance": true_report.to_dict() if true_report else None,
+        }
+
+    def __str__(self) -> str:
+        return str(self.report)
+
+
+def evaluate(
+    models: Source | Sequence[Source],
+    data: str | Path | None = None,
+    *,
+    split: str = "test",
+    features: str | Path | None = None,
+    folds: int = 1,
+    propose: Source | None = None,
+    top: int = 100,
+    rerank: int | None = None,
+    proposal_weight: float | None = None,
+    device: str | None = None,
+    show: Show = silently,
+) -> Evaluation:
+    """Retrieval metrics of a run or a pretrained model, both ways.
+
+    Args:
+        models: one, or several, whose scores are averaged; loaded, or the folder of a run, or a
+            CLIP-like model (folder or hub name).
+        data: another dataset than the one the run was trained on; needed for pretrained models.
+        split: train, dev or test.
+        features: features of other data, or in another place than the run found them.
+        folds: the mean over so many parts (COCO 1K: 5).
+        propose: a model that embeds: the evaluated one scores only its `top` candidates.
+        rerank: the evaluated model embeds and scores pairs: it orders so many of its own.
+        proposal_weight: what the embeddings' scores count in `rerank`; the model's own by default,
+            0 as X-VLM and ALBEF are published.
+
+    Example:
+        >>> evaluate("runs/first", split="dev").report.rsum  # doctest: +SKIP
+        311.8
+    """
+    if propose and rerank:
+        raise ValueError("give --propose or --rerank, not both: the run proposes for itself")
+    sources = [models] if isinstance(models, LoadedModel | str | Path) else list(models)
+    loaded = [as_model(source, device) for source in (*sources, *([propose] if propose else []))]
+    members, chosen = [], None
+    for model in loaded:
+        own = run_split(model.source, split, data, features, show)
+        chosen = chosen or own
+        with show("embedding") as progress:
+            members.append(represent_split(model.system, own, progress))
+        if list(own.captions) != list(chosen.captions):
+            raise ValueError(
+                f"{model.source} was trained on other data than {loaded[0].source}: give --data"
+            )
+    assert chosen is not None
+    with show("scoring") as progress:
+        scores: Scores | TwoStageScores
+        if propose:
+            scores = _proposed(members, loaded, top, progress)
+        elif rerank:
+            found = _own_proposals(members, loaded)
+            scores = rerank_split(
+                loaded[0].system, chosen, found, rerank, progress, proposal_weight=proposal_weight
+            )
+        else:
+            scores = mean_scores(members, progress)
+            if isinstance(scores, PairScores) and folds == 1:
+                scores = scores.matrix()  # which every report looks at
+        made = Evaluation(scores, members[0].positives(), chosen, folds)
+        if is_first():
+            _ = made.ranked  # the long part of it, while its progress is shown
+        return made
+
+
+def _proposed(
+    members: list[Represented], models: list[LoadedModel], top: int, progress: Progress
+) -> TwoStageScores:
+    scorer, *others, proposer = members
+    if others or not isinstance(scorer, Parts):
+        raise ValueError(
+            "--propose is for one run that scores pairs, as scan and bfan do; "
+            + (f"got {len(models) - 1}" if others else f"{models[0].source} embeds")
+        )
+    if not isinstance(proposer, Embeddings):
+        raise ValueError(f"--propose needs a run that embeds, and {models[-1].source} scores pairs")
+    return TwoStageScores(proposer.scores(), scorer.scores(progress), top)
+
+
+def _own_proposals(members: list[Represented], models: list[LoadedModel]) -> Embeddings:
+    found, *others = members
+    if others or not isinstance(found, Embeddings):
+        first = f"{models[0].source} has no embeddings: --propose"
+        raise ValueError(
+            "--rerank is for one run that embeds and scores pairs, as fusion does; "
+            + (f"got {len(members)} runs" if others else first)
+        )
+    return found
+
+
+def report_on(system: System, split: Split) -> RetrievalReport:
+    """Measure a model on a split, as training looks at it."""
+    found = represent_split(system, split)
+    return Evaluation(found.scores(), found.positives(), split).report

@@ -1,0 +1,153 @@
+"""Hardest negatives of a run over a whole split, into a file: `gs.mine`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from gradspace.data.dataset import Dataset, Split
+from gradspace.mining import (
+    MinedLists,
+    mine_exact,
+    mine_proposed,
+    mine_to_file,
+    mine_with_faiss,
+    save_lists,
+)
+from gradspace.processes import choose_device, is_first
+from gradspace.progress import Progress, Show, silently
+from gradspace.runs.data import open_recipe, run_data
+from gradspace.runs.folder import Run, weights_digest
+from gradspace.runs.represent import represent_split
+from gradspace.runs.system import System, load_system
+from gradspace.scores.represented import Embeddings, Parts, Represented, load_embeddings
+
+
+@dataclass(frozen=True, eq=False)
+class MinedFile:
+    """Lists of hardest negatives, where they were written, and what they are of."""
+
+    path: Path
+    lists: MinedLists
+    split: Split | None
+    """None where they were mined from embeddings without their dataset."""
+
+
+def mine(
+    source: str | Path,
+    data: str | Path | None = None,
+    *,
+    split: str = "train",
+    features: str | Path | None = None,
+    top_texts: int = 300,
+    top_images: int = 60,
+    out: str | Path | None = None,
+    approximate: bool = False,
+    propose: str | Path | None = None,
+    proposals: int = 2,
+    device: str | None = None,
+    show: Show = silently,
+) -> MinedFile:
+    """Find the hardest negatives of every image and caption, and write them to a file.
+
+    Interrupted, it goes on where it stopped when it is called again.
+
+    Args:
+        source: the folder of a run, or a file of `gradspace embed`.
+        data: another dataset than the one the run was trained on.
+        top_texts: captions in the list of an image.
+        top_images: images in the list of a caption.
+        out: file of the lists; lists.safetensors in the run by default.
+        approximate: use an index of faiss, for huge collections.
+        propose: a run that embeds: the mined one, which scores pairs, orders what it finds.
+        proposals: times as many as are listed, by `propose`.
+    """
+    place, chosen = Path(source), None
+    if place.is_dir():
+        found, chosen, about = _represent(place, split, data, features, device, show)
+    else:
+        found, about = load_embeddings(place), {"embeddings": place.name}
+    of_run = place / "lists.safetensors" if place.is_dir() else place.with_suffix(".lists")
+    path = Path(out) if out else of_run
+    lengths: dict[str, Any] = {"top_texts": top_texts, "top_images": top_images}
+    if approximate and propose is None:
+        lists = _approximately(path, found, lengths, about, show)
+    elif propose is None:
+        search = partial(mine_exact, found, **lengths, source=about)
+        lists = _exactly(path, search, "mining", show)
+    else:
+        proposer, _, _ = _represent(Path(propose), split, data, features, device, show)
+        if not isinstance(found, Parts):
+            raise ValueError("--propose is for a run that scores pairs, as scan and bfan do")
+        if not isinstance(proposer, Embeddings):
+            raise ValueError(f"--propose needs a run that embeds, and {propose} scores pairs")
+        search = partial(
+            mine_proposed, proposer, found, **lengths, proposals=proposals, source=about
+        )
+        lists = _exactly(path, search, "scoring", show)
+    return MinedFile(path, lists, chosen)
+
+
+def _represent(
+    run: Path,
+    split: str,
+    data: str | Path | None,
+    features: str | Path | None,
+    device: str | None,
+    show: Show,
+) -> tuple[Represented, Split, dict[str, str]]:
+    """A split as a run represents it, the split, and where the two come from."""
+    with show("reading data") as progress:
+        dataset = open_recipe(run_data(run, data, features), progress)
+    chosen = dataset.split(split)
+    system = load_system(run, choose_device(device))
+    with show("embedding") as progress:
+        found = represent_split(system, chosen, progress)
+    weights = weights_digest(Run(run).best)
+    return found, chosen, {"dataset": dataset.name, "split": split, "weights": weights}
+
+
+def _exactly(path: Path, search: Callable[..., MinedLists], what: str, show: Show) -> MinedLists:
+    with show(what) as progress:
+        return mine_to_file(path, lambda state: search(state=state, progress=progress))
+
+
+def _approximately(
+    path: Path, found: Represented, lengths: dict[str, Any], about: dict[str, str], show: Show
+) -> MinedLists:
+    if not isinstance(found, Embeddings):
+        raise ValueError("--approximate is for runs that embed: use --propose with one of them")
+    with show("mining"):
+        lists = mine_with_faiss(found, **lengths, source=about)
+    if is_first():
+        save_lists(path, lists)
+    return lists
+
+
+def mine_run(
+    system: System,
+    dataset: Dataset,
+    out: Path,
+    *,
+    top_texts: int,
+    top_images: int,
+    source: dict[str, str],
+    progress: Progress | None = None,
+) -> MinedLists:
+    """Mine the training split with a model, into a file."""
+    train = dataset.splits["train"]
+    found = represent_split(system, train)
+    return mine_to_file(
+        out,
+        lambda state: mine_exact(
+            found,
+            top_texts=top_texts,
+            top_images=top_images,
+            source={"dataset": dataset.name, "split": "train", **source},
+            state=state,
+            progress=progress,
+        ),
+    )

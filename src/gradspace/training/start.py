@@ -1,0 +1,127 @@
+"""From a recipe to a trained run: `gs.train`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from gradspace import processes
+from gradspace.data.dataset import Dataset
+from gradspace.data.resident import keep_features
+from gradspace.progress import Show, silently
+from gradspace.runs.data import open_recipe
+from gradspace.runs.folder import Run, create_run, open_run
+from gradspace.runs.recipe import Recipe, load_recipe, make_recipe
+from gradspace.runs.system import prepare_system
+from gradspace.training.loop import train as train_to_end
+from gradspace.training.monitor import Monitor
+from gradspace.training.schedule import stages
+
+
+def train(
+    recipe: Recipe | Mapping[str, Any] | str | Path | None = None,
+    *,
+    out: str | Path | None = None,
+    resume: str | Path | None = None,
+    device: str | None = None,
+    console: Console | None = None,
+    show: Show = silently,
+) -> Run:
+    """Train a run to its end, new or from where it stopped.
+
+    Ctrl-C stops after the current step and raises KeyboardInterrupt; `resume` goes on without loss.
+
+    Args:
+        recipe: a TOML file, or its tables as a dictionary; what it leaves out is as published.
+        out: folder of the new run; by default one under runs/ that the recipe names.
+        resume: folder of a run to go on with, in place of a recipe.
+        device: cpu or cuda; the GPU by default where there is one.
+        console: where to show how it goes; nowhere by default.
+
+    Example:
+        >>> run = train({"training": {"epochs": 1}}, out="runs/first")  # doctest: +SKIP
+        >>> gs.evaluate(run.folder)  # doctest: +SKIP
+    """
+    if resume is not None and (recipe is not None or out is not None):
+        raise ValueError("--resume takes everything from the run: leave the other options out")
+    run = open_run(Path(resume)) if resume is not None else _new_run(_as_recipe(recipe), out)
+    if not _train(run, run.recipe(), device, console, show):
+        raise KeyboardInterrupt
+    return run
+
+
+def _as_recipe(given: Recipe | Mapping[str, Any] | str | Path | None) -> Recipe:
+    if isinstance(given, Recipe):
+        return given
+    if isinstance(given, Mapping):
+        return make_recipe(given)
+    return load_recipe(None if given is None else Path(given))
+
+
+def _new_run(recipe: Recipe, out: str | Path | None) -> Run:
+    """Let the first process make a run, in a folder that it chooses for all."""
+    if processes.is_first():
+        out = create_run(Path(out) if out else default_folder(recipe), recipe).folder
+    return Run(Path(processes.from_first(str(out))))
+
+
+def _train(
+    run: Run, recipe: Recipe, device: str | None, console: Console | None, show: Show
+) -> bool:
+    """Train, showing how it goes; whether it got to its end."""
+    chosen, say = processes.choose_device(device), console or Console(quiet=True)
+    with show("reading data") as progress:
+        dataset = keep_features(open_recipe(recipe.data, progress), chosen)
+    system = prepare_system(run, recipe, dataset, chosen)
+    names = f"{recipe.model.name}, {recipe.objective.name}"
+    say.print(f"{describe(dataset)}\n{names} -> {run.folder}")
+    with Monitor(console, stages(recipe)[-1].end) as monitor:
+        progress_made = train_to_end(recipe, dataset, system, run, monitor)
+    if progress_made.epoch < stages(recipe)[-1].end:
+        _tell(
+            say,
+            f"stopped after {progress_made.step} steps; go on with "
+            f"gradspace train --resume {run.folder}",
+        )
+        return False
+    if recipe.init is not None and progress_made.best_rsum <= _rsum_at_start(run):
+        _tell(
+            say,
+            f"no epoch is better on dev than what it began with: {recipe.init} is still the best",
+        )
+    _tell(say, f"done: gradspace evaluate {run.folder}")
+    return True
+
+
+def _tell(console: Console, sentence: str) -> None:
+    console.print(sentence, highlight=False, soft_wrap=True)
+
+
+def _rsum_at_start(run: Run) -> float:
+    """The rsum on dev of the weights of another run; below all where there is no dev."""
+    start = next(run.metrics())
+    return float(start["dev"]["rsum"]) if start["kind"] == "start" else -inf
+
+
+def describe(dataset: Dataset) -> str:
+    """One line: splits with their sizes, and what was left out."""
+    sizes = ", ".join(
+        f"{name} {len(split.image_names):,} {split.kinds[0]}s / "
+        f"{len(split.captions):,} {split.kinds[1]}s"
+        for name, split in dataset.splits.items()
+    )
+    left_out = f"; {len(dataset.problems)} items left out" if dataset.problems else ""
+    return f"{dataset.name}: {sizes}{left_out}"
+
+
+def default_folder(recipe: Recipe) -> Path:
+    """runs/vse++-triplet-hard-0, with a number behind it if that exists."""
+    parts = (recipe.model.name, recipe.objective.name, str(recipe.seed))
+    base = Path("runs") / re.sub(r"[^\w+.-]+", "-", "-".join(parts))
+    candidates = [base, *(base.with_name(f"{base.name}.{number}") for number in range(2, 1000))]
+    return next(folder for folder in candidates if not folder.exists())
