@@ -12,7 +12,8 @@ from search.made_photos import write_photos
 from small_runs import train_small
 from typer.testing import CliRunner
 
-from gradspace.cli import _run, app, search
+from gradspace.cli import _run, app
+from gradspace.indexes import make
 
 
 def run(*arguments: object) -> str:
@@ -182,7 +183,7 @@ def test_ctrl_c_says_how_to_go_on(
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(search, "update_index", interrupted)
+    monkeypatch.setattr(make, "update_index", interrupted)
     with pytest.raises(SystemExit, match="130"):
         _run(["index", str(model), str(photos), "--out", str(tmp_path / "index")])
     assert "the same command goes on" in capsys.readouterr().err

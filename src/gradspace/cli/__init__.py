@@ -73,19 +73,18 @@ COMMANDS = {
 
 
 class Commands(TyperGroup):
-    """Knows its commands by name, and imports the one that is called."""
+    """Lists its commands by their first lines of help, and imports the one that is called."""
 
-    def list_commands(self, context: Any) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, context: Any, name: str) -> Any:
-        if name not in COMMANDS:
-            return None
-        return TyperCommand(name, help=COMMANDS[name][1])
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands = {n: TyperCommand(n, help=line) for n, (_, line) in COMMANDS.items()}
 
     def resolve_command(self, context: Any, arguments: list[str]) -> Any:
         name, found, rest = super().resolve_command(context, arguments)
-        return name, load_command(name) if name in COMMANDS else found, rest
+        return name, found if name is None else load_command(name), rest
+
+    def list_commands(self, context: Any) -> list[str]:
+        return list(COMMANDS)
 
 
 def load_command(name: str) -> Any:
