@@ -29,9 +29,9 @@ case.
 **Losses.** float32, width 512, random embeddings of length 1 with a cosine of 0.3 between a text
 and its image; both directions, gradients to both sides. PML is pytorch-metric-learning, set up to
 compute the very same function (distance, reducer, miner: `benchmarks/peers.py`), which
-`tests/test_benchmarks.py` proves at small sizes and every run checks at these: a loss or gradient
-norm that differs by more than 0.1% stops it. The exception is SmoothAP: PML's takes no second set,
-so it gets images and texts concatenated, and it mistakes the samples per class for the number of
+`tests/benchmarking/test_benchmarks.py` proves at small sizes and every run checks at these: a loss
+or gradient norm that differs by more than 0.1% stops it. The exception is SmoothAP: PML's takes no second
+set, so it gets images and texts concatenated, and it mistakes the samples per class for the number of
 classes, so it takes images for the positives of images; its rows show what it costs, not that it
 works. The row "one set" is where it is right: 23 classes of 23 samples that retrieve each other
 ("images" are classes there). "loop" is the formula in a Python loop over the queries

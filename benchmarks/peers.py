@@ -1,6 +1,7 @@
 """The same losses in pytorch-metric-learning (PML), set up so that they compute the same number.
 
-What it takes (`tests/test_benchmarks.py` compares values and gradients of every loss here):
+What it takes (`tests/benchmarking/test_benchmarks.py` compares values and gradients of every loss
+here):
 
 - Cross-modal means `ref_emb`, one call per direction; the miner needs it as well. `ref_labels` must
   not be the tensor `labels` itself: PML then takes the two sides for one set and removes the

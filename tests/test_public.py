@@ -117,9 +117,10 @@ def test_compare(tmp_path: Path) -> None:
 def test_stopped_training_raises_and_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch:
         patch.setattr(loop, "stop_signals", lambda: nullcontext(Stopping(requested=True)))
-        gs.train(RECIPE, out=tmp_path / "run")
+        with pytest.raises(KeyboardInterrupt):
+            gs.train(RECIPE, out=tmp_path / "run")
     with pytest.raises(ValueError, match="--resume takes everything from the run"):
         gs.train(RECIPE, resume=tmp_path / "run")
     run = gs.train(resume=tmp_path / "run")

@@ -18,7 +18,7 @@ from torch import Tensor
 
 import gradspace as gs
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from benchmarks import losses, scale
 from benchmarks.case import Batch, Case, Measurement, make_batch

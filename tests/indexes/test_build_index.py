@@ -15,9 +15,9 @@ from random import Random
 import numpy as np
 import pytest
 import torch
+from indexes.made_photos import write_photo, write_photos
 from models.tiny import resnet
 from PIL import Image
-from search.made_photos import write_photo, write_photos
 from small_runs import train_small
 from torch import Tensor
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from indexes.servers import postgres_url  # noqa: F401
 from numpy.typing import NDArray
-from search.servers import postgres_url  # noqa: F401
 
 from gradspace.indexes.contract import Item
 from gradspace.indexes.engines import open_engine

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from indexes.servers import MemoryEngine, postgres_url  # noqa: F401
 from numpy.typing import NDArray
-from search.servers import MemoryEngine, postgres_url  # noqa: F401
 
 from gradspace.indexes.contract import Engine, Item, Kind
 from gradspace.indexes.engines import _split, open_engine

@@ -14,7 +14,7 @@ import gradspace as gs
 from gradspace.data.batches import Batch
 from gradspace.training.loop import Trainer
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from benchmarks import gpu, gpu_accuracy, gpu_cases, gpu_mining, gpu_steps
 from benchmarks.case import Case, Measurement

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from search.servers import postgres_url  # noqa: F401
+from indexes.servers import postgres_url  # noqa: F401
 
 pytest.importorskip("faiss")
 pytest.importorskip("milvus_lite")

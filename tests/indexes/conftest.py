@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from indexes.made_photos import write_photos
 from models.tiny_dual import clip
-from search.made_photos import write_photos
 
 from gradspace.runs.system import System, load_system
 

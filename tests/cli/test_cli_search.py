@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from commands import refused
-from search.made_photos import write_photos
+from indexes.made_photos import write_photos
 from small_runs import train_small
 from typer.testing import CliRunner
 
