@@ -30,10 +30,10 @@ case.
 and its image; both directions, gradients to both sides. PML is pytorch-metric-learning, set up to
 compute the very same function (distance, reducer, miner: `benchmarks/peers.py`), which
 `tests/benchmarking/test_benchmarks.py` proves at small sizes and every run checks at these: a loss
-or gradient norm that differs by more than 0.1% stops it. The exception is SmoothAP: PML's takes no second
-set, so it gets images and texts concatenated, and it mistakes the samples per class for the number of
-classes, so it takes images for the positives of images; its rows show what it costs, not that it
-works. The row "one set" is where it is right: 23 classes of 23 samples that retrieve each other
+or gradient norm that differs by more than 0.1% stops it. The exception is SmoothAP: PML's takes no
+second set, so it gets images and texts concatenated, and it mistakes the samples per class for the
+number of classes, so it takes images for the positives of images; its rows show what it costs,
+not that it works. The row "one set" is where it is right: 23 classes of 23 samples that retrieve each other
 ("images" are classes there). "loop" is the formula in a Python loop over the queries
 (`benchmarks/loops.py`); ~ marks a loop that was timed on its first 2,560 texts and the same share
 of the images, and extrapolated.

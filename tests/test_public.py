@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from small_runs import DATA, MODEL, TRAINING
+from small_runs import DATA, MODEL, TRAINING, open_data, small_recipe
 
 import gradspace as gs
 from gradspace import cli
-from gradspace.data import open_dataset
 from gradspace.training import loop
 from gradspace.training.stopping import Stopping
 
@@ -67,7 +66,7 @@ def test_train_load_evaluate_index_and_search(tmp_path: Path) -> None:
     best = max(line["dev"]["rsum"] for line in run.metrics() if line["kind"] == "epoch")
     assert gs.evaluate(run.folder, split="dev").report.rsum == pytest.approx(best)
 
-    model, test = gs.load(run), open_dataset(**DATA).splits["test"]
+    model, test = gs.load(run), open_data(small_recipe()).splits["test"]
     assert test.features is not None
     features = torch.stack([torch.from_numpy(test.features.load(i)) for i in range(40)])
     scores = model.score(features, test.captions[:7])
@@ -87,7 +86,7 @@ def test_train_load_evaluate_index_and_search(tmp_path: Path) -> None:
 
 def test_a_model_that_scores_pairs(tmp_path: Path) -> None:
     run = gs.train({**RECIPE, "model": {**MODEL, "name": "bfan"}}, out=tmp_path / "run")
-    model, test = gs.load(run), open_dataset(**DATA).splits["test"]
+    model, test = gs.load(run), open_data(small_recipe()).splits["test"]
     assert test.features is not None
     features = torch.stack([torch.from_numpy(test.features.load(i)) for i in range(40)])
     expected = gs.evaluate(model).scores

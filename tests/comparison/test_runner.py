@@ -24,7 +24,7 @@ from gradspace.comparison.worker import Task
 from gradspace.runs.folder import Run
 from gradspace.runs.recipe import Recipe
 from gradspace.training.health import TrainingError
-from gradspace.training.loop import Progress
+from gradspace.training.state import TrainingState
 
 RECIPE = """
 title = "Two objectives"
@@ -74,7 +74,7 @@ def test_a_run_that_collapsed_is_not_trained_again(
     collapsed = task(tmp_path / "a")
     here, there = Pipe()
 
-    def collapse(*_: object) -> Progress:
+    def collapse(*_: object) -> TrainingState:
         trained.append(1)
         raise TrainingError("all images are one point")
 

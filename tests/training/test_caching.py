@@ -120,7 +120,9 @@ def test_both_passes_draw_the_same_dropout(name: str, device: str, trainer: Make
         images.append(some[0])
         texts.append(some[1])
         extras.append(by_hand.extra_loss())
-    value = trainers[1].loss(torch.cat(images), torch.cat(texts), batch.image_ids, batch.text_ids)
+    value = trainers[1].parts.loss(
+        torch.cat(images), torch.cat(texts), batch.image_ids, batch.text_ids
+    )
     extra = sum(e / 4 for e in extras if e is not None)
     torch.autograd.backward(value + extra)
 
@@ -138,7 +140,7 @@ def test_gradients_are_scaled_once(trainer: Make) -> None:
     """As float16 needs it, with the model's own loss and two batches to a step."""
     tables = {"model": VSRN, "training": {**BIG, "chunk": 8, "accumulate": 2}}
     plain, scaled = trainer(**tables), trainer(**tables)
-    scaled.scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    scaled.parts.scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
     batch = first_batch(plain)
     plain._backward(batch)
     scaled._backward(batch)

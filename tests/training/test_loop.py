@@ -25,6 +25,7 @@ from gradspace.training.health import PATIENCE, CollapseWatch, TrainingError
 from gradspace.training.loop import Trainer
 from gradspace.training.monitor import Monitor
 from gradspace.training.readings import EVERY
+from gradspace.training.state import TrainingState
 
 
 def test_a_run_leaves_what_it_promises(tmp_path: Path) -> None:
@@ -136,7 +137,7 @@ def test_accumulated_gradients_are_the_mean_over_batches(tmp_path: Path) -> None
         expected: dict[str, Tensor] = {}
         for batch in batches:
             images, texts = model(batch.images, batch.tokens, batch.lengths)
-            value = trainer.loss(images, texts, batch.image_ids, batch.text_ids) / 2
+            value = trainer.parts.loss(images, texts, batch.image_ids, batch.text_ids) / 2
             gradients = torch.autograd.grad(value, list(model.parameters()))
             for (name, _), gradient in zip(model.named_parameters(), gradients, strict=True):
                 expected[name] = expected.get(name, 0) + gradient
@@ -147,9 +148,9 @@ def test_accumulated_gradients_are_the_mean_over_batches(tmp_path: Path) -> None
                 {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
             )
 
-        trainer.optimizer.register_step_pre_hook(record)
+        trainer.parts.optimizer.register_step_pre_hook(record)
         trainer.train_on(batches[0])
-        trainer.progress = type(trainer.progress)(batch=1)
+        trainer.parts.state = TrainingState(batch=1)
         trainer.train_on(batches[1])
     torch.testing.assert_close(found, expected)
 
@@ -185,7 +186,7 @@ def test_a_gradient_that_is_none_is_noticed_before_it_is_saved(tmp_path: Path) -
         trainer = Trainer(recipe, dataset, system, run, monitor)
         trainer.readings.add(7, torch.tensor(1.5), torch.tensor(torch.nan))
         with pytest.raises(TrainingError, match=r"not finite at step 7 \(loss 1.5\); lower"):
-            trainer.save()
+            trainer.checkpoints.save()
     assert not run.last.exists()
 
 

@@ -348,7 +348,7 @@ def test_scores_of_what_was_mined(lists: Path, tmp_path: Path) -> None:
     with torch.no_grad():
         images, texts = model(batch.images, batch.tokens, batch.lengths)
         everything = model.score(images, texts, batch.lengths)
-        objective = trainer.loss.objective
+        objective = trainer.parts.loss.objective
         terms = score_batch(model, objective, batch, images, texts, extended=True)
         plain = trainer_of(tmp_path / "plain", offline=offline).loss.objective
         columns = score_batch(model, plain, batch, images, texts, extended=True)

@@ -15,7 +15,7 @@ from gradspace.models import PairScorer
 from gradspace.models.temperature import current_objective, with_learned_scale
 from gradspace.runs.system import System
 from gradspace.scores.evaluating import evaluating
-from gradspace.training.caching import Embedded, Outcome
+from gradspace.training.caching import BatchOutcome, Embedded
 from gradspace.training.pair_batches import ScoredBatch, all_parts, score_batch
 from gradspace.training.second_round import split_extended
 from gradspace.training.tracking import (
@@ -70,14 +70,14 @@ class BatchLoss:
         value: Tensor = self.loss(images, texts, image_ids, text_ids, offline)
         return value
 
-    def vectors(self, outcome: Outcome, batch: Batch) -> tuple[Tensor, Tensor]:
+    def vectors(self, outcome: BatchOutcome, batch: Batch) -> tuple[Tensor, Tensor]:
         """Everything that must not become alike, a row each: embeddings, or regions and words."""
         if isinstance(self.system.model, PairScorer):
             return all_parts(outcome.images, outcome.texts, batch.lengths)
         return outcome.images, outcome.texts
 
     @torch.no_grad()
-    def contributions(self, outcome: Outcome, batch: Batch) -> dict[str, Any]:
+    def contributions(self, outcome: BatchOutcome, batch: Batch) -> dict[str, Any]:
         """Of the batch of all processes; nothing in those that do not log."""
         model, device = self.system.model, self.system.device
         if isinstance(model, PairScorer):

@@ -34,7 +34,7 @@ class Embedded:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class BatchOutcome:
     """What is left of a batch after its backward pass: values without graphs."""
 
     images: Tensor
@@ -50,13 +50,13 @@ Scale = Callable[[Tensor], Tensor]
 """Of what is backpropagated: for half precision, and for batches that share a step."""
 
 
-def backward(batch: Batch, embed: Embed, loss: Loss, scale: Scale) -> Outcome:
+def backward(batch: Batch, embed: Embed, loss: Loss, scale: Scale) -> BatchOutcome:
     """The gradient of a batch whose graph fits into memory."""
     found = embed(batch)
     value = loss(found.images, found.texts)
     torch.autograd.backward(scale(value if found.extra is None else value + found.extra))
     extra = None if found.extra is None else found.extra.detach()
-    return Outcome(found.images.detach(), found.texts.detach(), value.detach(), extra)
+    return BatchOutcome(found.images.detach(), found.texts.detach(), value.detach(), extra)
 
 
 def cached_backward(
@@ -66,7 +66,7 @@ def cached_backward(
     scale: Scale,
     model: nn.Module,
     device: torch.device,
-) -> Outcome:
+) -> BatchOutcome:
     """The gradient of a batch in parts, of which one graph at a time is in memory."""
     states, embedded = _embed_without_graphs(parts, embed, model, device)
     images = torch.cat([part.images for part in embedded]).requires_grad_()
@@ -85,7 +85,7 @@ def cached_backward(
             restore_random_states(state, device)
             extras.append(_backward_again(embed(part), gradients, scale))
     extra = None if extras[0] is None else torch.stack([e for e in extras if e is not None]).sum()
-    return Outcome(images.detach(), texts.detach(), value.detach(), extra)
+    return BatchOutcome(images.detach(), texts.detach(), value.detach(), extra)
 
 
 def _backward_again(
