@@ -33,8 +33,8 @@ compute the very same function (distance, reducer, miner: `benchmarks/peers.py`)
 or gradient norm that differs by more than 0.1% stops it. The exception is SmoothAP: PML's takes no
 second set, so it gets images and texts concatenated, and it mistakes the samples per class for the
 number of classes, so it takes images for the positives of images; its rows show what it costs,
-not that it works. The row "one set" is where it is right: 23 classes of 23 samples that retrieve each other
-("images" are classes there). "loop" is the formula in a Python loop over the queries
+not that it works. The row "one set" is where it is right: 23 classes of 23 samples that retrieve
+each other ("images" are classes there). "loop" is the formula in a Python loop over the queries
 (`benchmarks/loops.py`); ~ marks a loop that was timed on its first 2,560 texts and the same share
 of the images, and extrapolated.
 

@@ -186,7 +186,7 @@ def test_a_gradient_that_is_none_is_noticed_before_it_is_saved(tmp_path: Path) -
         trainer = Trainer(recipe, dataset, system, run, monitor)
         trainer.readings.add(7, torch.tensor(1.5), torch.tensor(torch.nan))
         with pytest.raises(TrainingError, match=r"not finite at step 7 \(loss 1.5\); lower"):
-            trainer.checkpoints.save()
+            trainer._save()
     assert not run.last.exists()
 
 

@@ -350,7 +350,7 @@ def test_scores_of_what_was_mined(lists: Path, tmp_path: Path) -> None:
         everything = model.score(images, texts, batch.lengths)
         objective = trainer.parts.loss.objective
         terms = score_batch(model, objective, batch, images, texts, extended=True)
-        plain = trainer_of(tmp_path / "plain", offline=offline).loss.objective
+        plain = trainer_of(tmp_path / "plain", offline=offline).parts.loss.objective
         columns = score_batch(model, plain, batch, images, texts, extended=True)
     n = len(images) // 3
     own, of_image, of_text = (torch.arange(n) + k * n for k in range(3))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from gradspace.execution.batch_pairs import BatchPairs, PairList, only
 from gradspace.execution.block import Block, Executor, HardestNegatives, Result, Wanted, reduce
 from gradspace.execution.distributed import Items, Processes
 from gradspace.execution.pairs import pair_scores
@@ -24,14 +25,11 @@ from gradspace.objectives.statistics import (
     PositiveScores,
     Statistic,
 )
-from gradspace.scores.positives import match_ids
 from gradspace.scores.tiles import as_computed
 
 if TYPE_CHECKING:
     from gradspace.objectives.contract import Objective
 
-
-NO_PAIR = "no image id equals a text id: the batch has no positive pair at all"
 
 Values = tuple[Tensor, Tensor]
 """The value of each query of this process, and how many queries of all have a positive."""
@@ -49,23 +47,17 @@ def both_ways(
     extra: tuple[Items, Items] | None = None,
     offline: tuple[OfflineScores, OfflineScores] | None = None,
 ) -> tuple[Values, Values]:
-    """The values of this process's images and of its texts.
+    """Compute the values of this process's images and of its texts.
 
-    `aligned`: the ids of image i and text i are equal, and all others differ. `memory` holds past
-    images and texts, the same ones in every process: more negatives. So are the `extra` images and
-    texts, which every process has of its own. `offline` goes with its images and its texts.
+    `aligned`: the ids of image i and text i are equal, and all others differ. `memory` has the same
+    past images and texts in every process, `extra` further ones of each: both are more negatives.
     """
-    past_images, past_texts = memory or (images[:0], texts[:0])
-    if extra is not None:
-        past_images, past_texts = (
-            _both(past, _gathered(own, processes))
-            for past, own in zip((past_images, past_texts), extra, strict=True)
-        )
+    past_images, past_texts = _past(images, texts, memory, extra, processes)
     counts = processes.exchange([len(images), len(texts)], images.ids.device)
     image_sizes, text_sizes = ([count[side] for count in counts] for side in (0, 1))
     all_texts = _gathered(texts, processes, text_sizes)
     all_image_ids = processes.gather(images.ids, image_sizes)
-    pairs = _Pairs.match(all_image_ids, all_texts.ids, image_sizes, processes, aligned)
+    pairs = BatchPairs.match(all_image_ids, all_texts.ids, image_sizes, processes, aligned)
     ids = (all_image_ids, past_images.ids), (all_texts.ids, past_texts.ids)
     rows = _joined(images, past_images[processes.share(len(past_images))])
     columns = _joined(all_texts, past_texts)
@@ -74,7 +66,7 @@ def both_ways(
     with torch.set_grad_enabled(torch.is_grad_enabled() and not objective.mined):
         own_scores = pair_scores(images.embeddings, all_texts.embeddings, *pairs.own)
         by_image, by_text = pairs.both_sides(pairs.gather(own_scores, processes), *ids)
-        mine = _only(by_image, processes.part(image_sizes))
+        mine = only(by_image, processes.part(image_sizes))
         of_images, of_texts = _statistics(
             executor,
             _Queries(images, len(all_texts), past_texts, objective.statistics(mine)),
@@ -82,25 +74,40 @@ def both_ways(
             processes,
         )
     lists = [pairs.own] if objective.mined else []
-    lists += [(_every(one), one.index) for one in of_images if isinstance(one, _Chosen)]
-    lists += [(one.index, _every(one)) for one in of_texts if isinstance(one, _Chosen)]
-    listed = _scores_of_lists(rows, columns, lists)
+    listed = _scores_of_lists(rows, columns, [*lists, *_hardest(of_images, of_texts)])
     if objective.mined:
         own_scores, *listed = listed
         by_image, by_text = pairs.both_sides(pairs.gather(own_scores, processes), *ids)
-        mine = _only(by_image, processes.part(image_sizes))
-    left = iter(listed)
+        mine = only(by_image, processes.part(image_sizes))
     if offline is not None:
         mine = replace(mine, offline=offline[0])
         by_text = replace(by_text, offline=_of_all(offline[1], processes, text_sizes))
-    values_of_images = _values(objective, mine, of_images, left, Processes())
-    values_of_texts = _values(objective, by_text, of_texts, left, processes)
-    if processes.number > 1:  # backward comes to every exchange, also where nothing depends on it
-        values_of_texts = values_of_texts + 0 * by_text.scores.sum()
-    return (
-        (values_of_images, by_image.valid.any(1).sum()),
-        (values_of_texts[processes.part(text_sizes)], by_text.valid.any(1).sum()),
-    )
+    left = iter(listed)  # by image, then by text
+    image_values = _values(objective, mine, of_images, left, Processes())
+    text_values = _values(objective, by_text, of_texts, left, processes)
+    text_values = _reached_by_backward(text_values, by_text, processes)[processes.part(text_sizes)]
+    num_images, num_texts = (side.valid.any(1).sum() for side in (by_image, by_text))
+    return (image_values, num_images), (text_values, num_texts)
+
+
+def _reached_by_backward(values: Tensor, positive: PositiveScores, processes: Processes) -> Tensor:
+    """Make backward come to every exchange between processes, also where nothing depends on it."""
+    return values + 0 * positive.scores.sum() if processes.number > 1 else values
+
+
+def _past(
+    images: Items,
+    texts: Items,
+    memory: tuple[Items, Items] | None,
+    extra: tuple[Items, Items] | None,
+    processes: Processes,
+) -> tuple[Items, Items]:
+    """Images and texts that are only candidates: remembered, or mined by any process."""
+    past_images, past_texts = memory or (images[:0], texts[:0])
+    if extra is None:
+        return past_images, past_texts
+    more_images, more_texts = (_gathered(own, processes) for own in extra)
+    return _both(past_images, more_images), _both(past_texts, more_texts)
 
 
 def _values(
@@ -138,15 +145,20 @@ def _of_all(own: OfflineScores, processes: Processes, sizes: Sequence[int]) -> O
     return OfflineScores(*processes.gather(columns, sizes).unbind(1))
 
 
+def _hardest(
+    of_images: Sequence[Tensor | _Chosen], of_texts: Sequence[Tensor | _Chosen]
+) -> list[PairList]:
+    """The pairs of all queries with their hardest negatives, images first."""
+    by_image = [(_every(one), one.index) for one in of_images if isinstance(one, _Chosen)]
+    by_text = [(one.index, _every(one)) for one in of_texts if isinstance(one, _Chosen)]
+    return [*by_image, *by_text]
+
+
 def _every(found: _Chosen) -> Tensor:
     return torch.arange(len(found.index), device=found.index.device)
 
 
-_List = tuple[Tensor, Tensor]
-"""Rows and columns of pairs."""
-
-
-def _scores_of_lists(rows: Tensor, columns: Tensor, lists: Sequence[_List]) -> list[Tensor]:
+def _scores_of_lists(rows: Tensor, columns: Tensor, lists: Sequence[PairList]) -> list[Tensor]:
     """Of several lists of pairs, with one gradient; 0 where there is no row at all."""
     if not lists:
         return []
@@ -156,110 +168,6 @@ def _scores_of_lists(rows: Tensor, columns: Tensor, lists: Sequence[_List]) -> l
     else:
         scores = pair_scores(rows, columns, row[:0], column[:0]).sum().expand(len(row))
     return list(torch.split(scores, [len(row) for row, _ in lists]))
-
-
-# --- positives ----------------------------------------------------------------------------------
-
-
-def _are_aligned(image_ids: Tensor, text_ids: Tensor) -> bool:
-    """Does image i belong to text i and to no other? Asked first, being cheaper than all pairs."""
-    if not torch.equal(image_ids, text_ids):
-        return False
-    in_order = image_ids.sort().values
-    return bool((in_order[1:] != in_order[:-1]).all())
-
-
-@dataclass(frozen=True)
-class _Pairs:
-    """All positive pairs of the batch, by image; both sides read their scores from one list."""
-
-    own: _List
-    """Those whose image this process has, in its own count of images."""
-    sizes: list[int]
-    """How many every process has."""
-    by_text: Tensor | None
-    """The order of the pairs by text; None where it is the same."""
-    valid_by_image: Tensor
-    valid_by_text: Tensor
-
-    @staticmethod
-    def match(
-        image_ids: Tensor,
-        text_ids: Tensor,
-        image_sizes: Sequence[int],
-        processes: Processes,
-        aligned: bool,
-    ) -> _Pairs:
-        if aligned or (processes.number == 1 and _are_aligned(image_ids, text_ids)):
-            one = torch.ones_like(image_ids, dtype=torch.bool).unsqueeze(1)
-            every = torch.arange(len(one), device=one.device)
-            return _Pairs((every, every), [len(one)], None, one, one)
-        positives = match_ids(image_ids, text_ids)
-        image, text = positives.pairs()
-        if not len(image):
-            raise ValueError(NO_PAIR)
-        order, by_text = text.argsort(stable=True), positives.transpose().valid
-        if processes.number == 1:
-            return _Pairs((image, text), [len(image)], order, positives.valid, by_text)
-        ends = torch.tensor(image_sizes, device=image.device).cumsum(0)
-        before = torch.searchsorted(image, ends).tolist()
-        sizes = [stop - start for start, stop in zip([0, *before], before, strict=False)]
-        mine, first = processes.part(sizes), processes.part(image_sizes).start
-        own = image[mine] - first, text[mine]
-        return _Pairs(own, sizes, order, positives.valid, by_text)
-
-    def gather(self, own_scores: Tensor, processes: Processes) -> Tensor:
-        """The scores of all pairs."""
-        return processes.gather(own_scores, self.sizes)
-
-    def both_sides(
-        self, scores: Tensor, images: _Candidates, texts: _Candidates
-    ) -> tuple[PositiveScores, PositiveScores]:
-        """The positives of all images and of all texts; `images` and `texts` have their ids."""
-        in_batch = scores.detach()
-        by_text = scores if self.by_text is None else scores[self.by_text]
-        return (
-            _positive_scores(scores, self.valid_by_image, in_batch, images, texts),
-            _positive_scores(by_text, self.valid_by_text, in_batch, texts, images),
-        )
-
-
-_Candidates = tuple[Tensor, Tensor]
-"""The ids of what is in the batch, and of what is remembered."""
-
-
-def _positive_scores(
-    scores: Tensor, valid: Tensor, in_batch: Tensor, queries: _Candidates, candidates: _Candidates
-) -> PositiveScores:
-    """From the scores of all pairs in the order of the queries."""
-    if valid.shape[1] == 1 and len(scores) == len(valid):  # each query has one
-        slots = scores.unsqueeze(1)
-    else:
-        number = (valid.flatten().cumsum(0) - 1).clamp(min=0).view_as(valid)
-        slots = scores[number].where(valid, 0)
-    now, past = candidates
-    num_past = len(past) - _num_equal(queries[0], past) if len(past) else 0
-    return PositiveScores(
-        scores=slots,
-        valid=valid,
-        num_negatives=(len(now) - valid.sum(1) + num_past).unsqueeze(1),
-        in_batch=in_batch,
-    )
-
-
-def _num_equal(ids: Tensor, among: Tensor) -> Tensor:
-    """[ids]: how many of `among` each id equals."""
-    among = among.sort().values
-    return torch.searchsorted(among, ids, right=True) - torch.searchsorted(among, ids)
-
-
-def _only(positive: PositiveScores, part: slice) -> PositiveScores:
-    return PositiveScores(
-        positive.scores[part],
-        positive.valid[part],
-        positive.num_negatives[part],
-        positive.in_batch,
-    )
 
 
 # --- negatives ----------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ found in; which candidate it is comes from computing that block again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -24,9 +24,9 @@ from gradspace.execution.block import (
     Wanted,
     is_shared,
 )
+from gradspace.execution.block_tiles import BlockTile, tiles_of
 from gradspace.objectives.statistics import LOG_ZERO, Hardest, LogSumExp, Statistic, Sum
-from gradspace.scores.positives import match_ids
-from gradspace.scores.tiles import as_computed, blocks, tile_size
+from gradspace.scores.tiles import as_computed
 
 BLOCK = {"cpu": 128}
 """Candidates of which only the best is carried, until the best block of a query is known; 1,024 on
@@ -53,7 +53,7 @@ class Streamed:
             )
             for one in wanted
         ]
-        for tile in self._tiles(block):
+        for tile in tiles_of(block, self.tile):
             for one, total in zip(wanted, totals, strict=True):
                 if not isinstance(one.either, Hardest):
                     _add(tile, cast(_Asked, one), total)
@@ -79,68 +79,11 @@ class Streamed:
                 for up in upstream
             ],
         )
-        for tile in self._tiles(block):
+        for tile in tiles_of(block, self.tile):
             weights = _weights(tile, upstream, gradients)
             gradients.rows[tile.rows].addmm_(weights, as_computed(block.columns[tile.columns]))
             gradients.columns[tile.columns].addmm_(weights.t(), as_computed(block.rows[tile.rows]))
         return gradients
-
-    def _tiles(self, block: Block) -> Iterator[_Tile]:
-        height, width = (self.tile, self.tile) if self.tile else tile_size(block.rows.device)
-        height, width = min(height, len(block.rows)), min(width, len(block.columns))
-        memory = as_computed(block.rows.new_empty(height * width))
-        excluded = _Excluded(block, height, width)
-        for rows in blocks(len(block.rows), height):
-            for columns in blocks(len(block.columns), width):
-                shape = (rows.stop - rows.start, columns.stop - columns.start)
-                scores = memory[: shape[0] * shape[1]].view(shape)
-                _multiply(block.rows[rows], block.columns[columns].t(), scores)
-                yield _Tile(rows, columns, scores, excluded.within(rows, columns))
-
-
-def _multiply(left: Tensor, right: Tensor, out: Tensor) -> None:
-    """Products of 16 bits are exact in the float32 that they are added up in."""
-    if left.is_cuda and left.element_size() == 2:
-        torch.mm(left, right, out_dtype=out.dtype, out=out)
-    else:
-        torch.mm(as_computed(left), as_computed(right), out=out)
-
-
-@dataclass(frozen=True)
-class _Tile:
-    rows: slice
-    columns: slice
-    scores: Tensor
-    excluded: tuple[Tensor, Tensor] | None
-    """Places in the tile that are no negatives, or None where all are."""
-
-    def exclude(self, values: Tensor, value: float) -> Tensor:
-        """Overwrite what is no negative."""
-        if self.excluded is not None:
-            values[self.excluded] = value
-        return values
-
-
-class _Excluded:
-    """The positive pairs of a block, sorted by the tile they are in."""
-
-    def __init__(self, block: Block, height: int, width: int) -> None:
-        row, column = match_ids(block.row_ids, block.column_ids).pairs()
-        self.height, self.width = height, width
-        self.num_across = -(-len(block.columns) // width)
-        tile = row // height * self.num_across + column // width
-        order = tile.argsort(stable=True)
-        self.row, self.column = row[order] % height, column[order] % width
-        num_tiles = -(-len(block.rows) // height) * self.num_across
-        ends = torch.bincount(tile, minlength=num_tiles).cumsum(0)
-        self.ends = [0, *ends.tolist()]
-
-    def within(self, rows: slice, columns: slice) -> tuple[Tensor, Tensor] | None:
-        tile = rows.start // self.height * self.num_across + columns.start // self.width
-        pairs = slice(self.ends[tile], self.ends[tile + 1])
-        if pairs.start == pairs.stop:
-            return None
-        return self.row[pairs], self.column[pairs]
 
 
 # --- forward ------------------------------------------------------------------------------------
@@ -209,7 +152,7 @@ def _accumulator(wanted: Statistic | None, num_queries: int, block: Block) -> _A
             return _LogSumExpSoFar(like.new_full((num_queries, wanted.given.shape[1]), LOG_ZERO))
 
 
-def _add(tile: _Tile, wanted: _Asked, total: Sides[_Accumulator]) -> None:
+def _add(tile: BlockTile, wanted: _Asked, total: Sides[_Accumulator]) -> None:
     """Add a tile to both sides' sums; terms that the sides share are computed once."""
     if is_shared(wanted):
         terms = _terms(tile, wanted.either, wanted.either.given[:1])
@@ -225,19 +168,19 @@ def _add(tile: _Tile, wanted: _Asked, total: Sides[_Accumulator]) -> None:
             _add_up(tile, terms, getattr(total, side), queries, c, across)
 
 
-def _sides(tile: _Tile) -> tuple[tuple[str, slice, int], ...]:
+def _sides(tile: BlockTile) -> tuple[tuple[str, slice, int], ...]:
     """Each side's name, its queries, and the dimension of the tile that it sums over."""
     return ("row", tile.rows, 1), ("column", tile.columns, 0)
 
 
-def _terms(tile: _Tile, wanted: Sum | LogSumExp, given: Tensor) -> Tensor:
+def _terms(tile: BlockTile, wanted: Sum | LogSumExp, given: Tensor) -> Tensor:
     """New memory, to be overwritten."""
     terms = wanted.term(tile.scores, given.detach())
     return terms.clone() if terms.data_ptr() == tile.scores.data_ptr() else terms
 
 
 def _add_up(
-    tile: _Tile, terms: Tensor, total: _Accumulator, queries: slice, column: int, across: int
+    tile: BlockTile, terms: Tensor, total: _Accumulator, queries: slice, column: int, across: int
 ) -> None:
     if isinstance(total, _SumSoFar):
         total.total[queries, column] += tile.exclude(terms, 0).sum(across)
@@ -247,7 +190,7 @@ def _add_up(
         total.update(queries, column, highest, powers.sum(across))
 
 
-def _add_powers(tile: _Tile, terms: Tensor, total: Sides[_Accumulator]) -> bool:
+def _add_powers(tile: BlockTile, terms: Tensor, total: Sides[_Accumulator]) -> bool:
     """Exponentials for both sides at once, if one reference serves the whole tile."""
     highest = _common_reference(terms)
     if highest is None:
@@ -267,7 +210,7 @@ def _common_reference(terms: Tensor) -> Tensor | None:
     return highest if bool(highest - lowest < SAFE_RANGE) else None
 
 
-def _add_hardest(tile: _Tile, total: Sides[_Accumulator]) -> None:
+def _add_hardest(tile: BlockTile, total: Sides[_Accumulator]) -> None:
     scores = tile.exclude(tile.scores, -torch.inf)
     (height, width), size = scores.shape, BLOCK.get(scores.device.type, 1024)
     beyond = (0, -width % size, 0, -height % size)
@@ -307,7 +250,7 @@ def _zeros_like(values: Tensor | None) -> Tensor | None:
     return None if values is None else torch.zeros_like(values)
 
 
-def _weights(tile: _Tile, upstream: Sequence[Upstream], into: Gradients) -> Tensor:
+def _weights(tile: BlockTile, upstream: Sequence[Upstream], into: Gradients) -> Tensor:
     """The weight of every score of a tile; what the given columns get is added to `into`."""
     weights: Tensor | None = None
     for up, of_given in zip(upstream, into.given, strict=True):
@@ -326,7 +269,7 @@ def _weights(tile: _Tile, upstream: Sequence[Upstream], into: Gradients) -> Tens
     return weights
 
 
-def _shared_weights(tile: _Tile, up: Upstream) -> Tensor:
+def _shared_weights(tile: BlockTile, up: Upstream) -> Tensor:
     """Of a sum whose terms both sides share: one derivative for the two."""
     wanted = up.wanted.either
     with torch.enable_grad():
@@ -349,7 +292,7 @@ def _shared_weights(tile: _Tile, up: Upstream) -> Tensor:
     return weights
 
 
-def _over_tile(tile: _Tile, values: Sides[Tensor]) -> tuple[Tensor, Tensor]:
+def _over_tile(tile: BlockTile, values: Sides[Tensor]) -> tuple[Tensor, Tensor]:
     """One number per row and one per column, to be broadcast over a tile."""
     assert values.row is not None
     assert values.column is not None
@@ -357,7 +300,7 @@ def _over_tile(tile: _Tile, values: Sides[Tensor]) -> tuple[Tensor, Tensor]:
 
 
 def _weights_of(
-    tile: _Tile, up: Upstream, side: str, queries: slice, c: int, across: int
+    tile: BlockTile, up: Upstream, side: str, queries: slice, c: int, across: int
 ) -> tuple[Tensor, Tensor | None]:
     """Of one sum: the derivative of the term times that of the sum."""
     wanted, outer = getattr(up.wanted, side), getattr(up.gradients, side)[queries, c]

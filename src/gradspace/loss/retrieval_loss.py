@@ -16,10 +16,11 @@ from gradspace.checks import (
     check_scores,
     check_tensor,
 )
+from gradspace.execution.batch_pairs import NO_PAIR
 from gradspace.execution.block import Executor
 from gradspace.execution.choice import Execution, choose_executor
 from gradspace.execution.distributed import Items, Processes
-from gradspace.execution.scaled import NO_PAIR, both_ways
+from gradspace.execution.scaled import both_ways
 from gradspace.loss.memory import Memory
 from gradspace.loss.mined import MinedColumns, MinedScores, Offline
 from gradspace.objectives import Objective, as_objective

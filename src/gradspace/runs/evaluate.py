@@ -94,13 +94,11 @@ def evaluate(
     device: str | None = None,
     show: Show = silently,
 ) -> Evaluation:
-    """Retrieval metrics of a run or a pretrained model, both ways.
+    """Measure the retrieval of a run or a pretrained model, both ways.
 
     Args:
-        models: one, or several, whose scores are averaged; loaded, or the folder of a run, or a
-            CLIP-like model (folder or hub name).
+        models: one, or several whose scores are averaged; loaded, or a run, or a CLIP-like model.
         data: another dataset than the one the run was trained on; needed for pretrained models.
-        split: train, dev or test.
         features: features of other data, or in another place than the run found them.
         folds: the mean over so many parts (COCO 1K: 5).
         propose: a model that embeds: the evaluated one scores only its `top` candidates.
@@ -108,33 +106,21 @@ def evaluate(
         proposal_weight: what the embeddings' scores count in `rerank`; the model's own by default,
             0 as X-VLM and ALBEF are published.
 
-    Example:
-        >>> evaluate("runs/first", split="dev").report.rsum  # doctest: +SKIP
-        311.8
+    Example: `evaluate("runs/first", split="dev").report.rsum`
     """
     if propose and rerank:
         raise ValueError("give --propose or --rerank, not both: the run proposes for itself")
     sources = [models] if isinstance(models, LoadedModel | str | Path) else list(models)
     loaded = [as_model(source, device) for source in (*sources, *([propose] if propose else []))]
-    members, chosen = [], None
-    for model in loaded:
-        own = run_split(model.source, split, data, features, show)
-        chosen = chosen or own
-        with show("embedding") as progress:
-            members.append(represent_split(model.system, own, progress))
-        if list(own.captions) != list(chosen.captions):
-            raise ValueError(
-                f"{model.source} was trained on other data than {loaded[0].source}: give --data"
-            )
-    assert chosen is not None
+    members, chosen = _represent(loaded, split, data, features, show)
     with show("scoring") as progress:
         scores: Scores | TwoStageScores
         if propose:
             scores = _proposed(members, loaded, top, progress)
         elif rerank:
-            found = _own_proposals(members, loaded)
+            found, system = _own_proposals(members, loaded), loaded[0].system
             scores = rerank_split(
-                loaded[0].system, chosen, found, rerank, progress, proposal_weight=proposal_weight
+                system, chosen, found, rerank, progress, proposal_weight=proposal_weight
             )
         else:
             scores = mean_scores(members, progress)
@@ -144,6 +130,26 @@ def evaluate(
         if is_first():
             _ = made.ranked  # the long part of it, while its progress is shown
         return made
+
+
+def _represent(
+    models: Sequence[LoadedModel],
+    split: str,
+    data: str | Path | None,
+    features: str | Path | None,
+    show: Show,
+) -> tuple[list[Represented], Split]:
+    """The split as each model represents it, which must be the same split for all."""
+    splits = [run_split(model.source, split, data, features, show) for model in models]
+    members = []
+    for model, own in zip(models, splits, strict=True):
+        if list(own.captions) != list(splits[0].captions):
+            raise ValueError(
+                f"{model.source} was trained on other data than {models[0].source}: give --data"
+            )
+        with show("embedding") as progress:
+            members.append(represent_split(model.system, own, progress))
+    return members, splits[0]
 
 
 def _proposed(

@@ -80,15 +80,20 @@ def mine(
         lists = _exactly(path, search, "mining", show)
     else:
         proposer, _, _ = _represent(Path(propose), split, data, features, device, show)
-        if not isinstance(found, Parts):
-            raise ValueError("--propose is for a run that scores pairs, as scan and bfan do")
-        if not isinstance(proposer, Embeddings):
-            raise ValueError(f"--propose needs a run that embeds, and {propose} scores pairs")
-        search = partial(
-            mine_proposed, proposer, found, **lengths, proposals=proposals, source=about
-        )
+        both = _checked(proposer, found, propose)
+        search = partial(mine_proposed, *both, **lengths, proposals=proposals, source=about)
         lists = _exactly(path, search, "scoring", show)
     return MinedFile(path, lists, chosen)
+
+
+def _checked(
+    proposer: Represented, found: Represented, propose: str | Path
+) -> tuple[Embeddings, Parts]:
+    if not isinstance(found, Parts):
+        raise ValueError("--propose is for a run that scores pairs, as scan and bfan do")
+    if not isinstance(proposer, Embeddings):
+        raise ValueError(f"--propose needs a run that embeds, and {propose} scores pairs")
+    return proposer, found
 
 
 def _represent(
