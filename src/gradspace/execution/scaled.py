@@ -54,14 +54,13 @@ def both_ways(
     """
     past_images, past_texts = _past(images, texts, memory, extra, processes)
     counts = processes.exchange([len(images), len(texts)], images.ids.device)
-    image_sizes, text_sizes = ([count[side] for count in counts] for side in (0, 1))
+    image_sizes, text_sizes = (list(sizes) for sizes in zip(*counts, strict=True))
     all_texts = _gathered(texts, processes, text_sizes)
     all_image_ids = processes.gather(images.ids, image_sizes)
     pairs = BatchPairs.match(all_image_ids, all_texts.ids, image_sizes, processes, aligned)
     ids = (all_image_ids, past_images.ids), (all_texts.ids, past_texts.ids)
     rows = _joined(images, past_images[processes.share(len(past_images))])
     columns = _joined(all_texts, past_texts)
-
     # A mined objective needs no gradient of its statistics: those of all pairs come in one go.
     with torch.set_grad_enabled(torch.is_grad_enabled() and not objective.mined):
         own_scores = pair_scores(images.embeddings, all_texts.embeddings, *pairs.own)
@@ -74,17 +73,15 @@ def both_ways(
             processes,
         )
     lists = [pairs.own] if objective.mined else []
-    listed = _scores_of_lists(rows, columns, [*lists, *_hardest(of_images, of_texts)])
+    listed = iter(_scores_of_lists(rows, columns, [*lists, *_hardest(of_images, of_texts)]))
     if objective.mined:
-        own_scores, *listed = listed
-        by_image, by_text = pairs.both_sides(pairs.gather(own_scores, processes), *ids)
+        by_image, by_text = pairs.both_sides(pairs.gather(next(listed), processes), *ids)
         mine = only(by_image, processes.part(image_sizes))
     if offline is not None:
         mine = replace(mine, offline=offline[0])
         by_text = replace(by_text, offline=_of_all(offline[1], processes, text_sizes))
-    left = iter(listed)  # by image, then by text
-    image_values = _values(objective, mine, of_images, left, Processes())
-    text_values = _values(objective, by_text, of_texts, left, processes)
+    image_values = _values(objective, mine, of_images, listed, Processes())
+    text_values = _values(objective, by_text, of_texts, listed, processes)
     text_values = _reached_by_backward(text_values, by_text, processes)[processes.part(text_sizes)]
     num_images, num_texts = (side.valid.any(1).sum() for side in (by_image, by_text))
     return (image_values, num_images), (text_values, num_texts)

@@ -26,6 +26,7 @@ from gradspace.execution.block import (
 )
 from gradspace.execution.block_tiles import BlockTile, tiles_of
 from gradspace.objectives.statistics import LOG_ZERO, Hardest, LogSumExp, Statistic, Sum
+from gradspace.scores.positives import match_ids
 from gradspace.scores.tiles import as_computed
 
 BLOCK = {"cpu": 128}

@@ -7,7 +7,7 @@ Rows are queries and columns candidates. Whoever reads scores tile by tile works
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import InitVar, dataclass, replace
 from typing import Protocol
 
 import torch
@@ -56,13 +56,21 @@ class MatrixScores:
 
 @dataclass(frozen=True, eq=False)
 class EmbeddingScores:
-    """The inner products of two sets of embeddings, computed a tile at a time."""
+    """The inner products of two sets of embeddings, computed a tile at a time.
+
+    `normalize` scales every embedding to length 1 first, so that scores are cosines.
+    """
 
     queries: Tensor
     candidates: Tensor
+    normalize: InitVar[bool] = False
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, normalize: bool) -> None:
         check_embeddings(self.queries, self.candidates, names=("queries", "candidates"))
+        if normalize:
+            for side in ("queries", "candidates"):
+                unit = torch.nn.functional.normalize(as_computed(getattr(self, side)), dim=1)
+                object.__setattr__(self, side, unit)
 
     @property
     def shape(self) -> tuple[int, int]:
