@@ -1,16 +1,20 @@
-# make demo | test | check | bench: each sets up .venv by itself and is quick the second time.
+# make demo | test | quick | check | bench: each sets up .venv by itself and is quick the second time.
 
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test check bench format clean
+.PHONY: demo test quick check bench format clean
 
 demo: .venv/installed-serve
 	$(BIN)/gradspace demo
 
 test: .venv/installed-dev .venv/browser
 	$(BIN)/pytest -n auto
+
+# The tests that are not slow: no long training, no killed processes, few servers.
+quick: .venv/installed-dev .venv/browser
+	$(BIN)/pytest -n auto -m "not slow"
 
 check: .venv/installed-dev
 	$(BIN)/ruff check .

@@ -127,6 +127,7 @@ def test_the_incoming_gradient_multiplies(name: str, batch: Batch) -> None:
     assert torch.equal(found, again)
 
 
+@pytest.mark.slow
 def test_compiles_without_a_graph_break(name: str) -> None:
     """The whole loss, forward and backward, as one graph, when pairs go by position."""
     torch.manual_seed(0)

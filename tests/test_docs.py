@@ -22,6 +22,7 @@ def blocks(page: Path, language: str) -> list[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.slow
 def test_python_blocks_run(page: Path, tmp_path: Path) -> None:
     """All blocks of a page as one program, in a process of its own."""
     program = "\n".join(blocks(page, "python"))
@@ -41,6 +42,7 @@ def documented_commands() -> Iterator[str]:
             yield from re.findall(r"^gradspace [^#\n]*", block, flags=re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_documented_commands_exist() -> None:
     """Each `gradspace ...` line names real commands and options."""
     commands = {tuple(command.split()) for command in documented_commands()}

@@ -28,5 +28,6 @@ def page_faults(how: str) -> int:
 
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="needs glibc")
+@pytest.mark.slow
 def test_a_tensor_takes_the_place_of_the_one_before() -> None:
     assert page_faults("keep") < page_faults("give back") / 2

@@ -16,7 +16,7 @@ from gradspace.comparison.grid import cells, on_data
 from gradspace.comparison.recipe import Comparison, load_comparison
 
 FOLDER = Path(__file__).parent.parent / "recipes"
-RECIPES = {path.stem: path for path in sorted(FOLDER.glob("*.toml"))}
+RECIPES = {path.stem: path for path in sorted(FOLDER.rglob("*.toml"))}
 TABLES = {path.stem: path for path in sorted(FOLDER.glob("*.csv"))}
 PAPER_TABLES = [
     *(f"icr-table{n}" for n in (1, 2, 3, 4)),
@@ -24,7 +24,7 @@ PAPER_TABLES = [
     *(f"goal-appendix-table{n}" for n in (1, 2, 3)),
     *(f"aoq-table{n}" for n in (1, 2, 3)),
 ]
-FLICKR8K = [name for name in RECIPES if name.startswith("flickr8k")]
+FLICKR8K = [name for name, path in RECIPES.items() if path.parent.name == "flickr8k"]
 BEYOND = ("aoq-steps", "aoq-false-negatives", "passages", *FLICKR8K)
 GRIDS = [f"goal-{name}" for name in ("table3", "table4", "table5")]
 GRIDS += [f"goal-appendix-{name}" for name in ("table2", "table3")]

@@ -49,6 +49,7 @@ def test_real_triplets_come_from_both_directions() -> None:
     torch.testing.assert_close(n, torch.tensor([0.3, 0.2, 0.2, 0.3]))
 
 
+@pytest.mark.slow
 def test_every_objective_can_be_drawn() -> None:
     figure = draw_diagrams([gs.objective(info.name) for info in gs.list_objectives()])
     titles = [axes.get_title() for axes in figure.axes]

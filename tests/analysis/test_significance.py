@@ -108,6 +108,7 @@ def test_one_seed_is_the_paired_permutation_test(seed: int) -> None:
 
 
 @pytest.mark.parametrize("num_seeds", [(3, 3), (1, 4), (5, 2), (1, 2)])
+@pytest.mark.slow
 def test_without_query_noise_it_is_the_t_test(num_seeds: tuple[int, int]) -> None:
     """Runs that are alike in all queries; a single run borrows the spread of the others."""
     rng = np.random.default_rng(1)
@@ -196,6 +197,7 @@ def coverage(world: World, found: list[list[Difference]]) -> float:
     + [((s, s), noise) for s in (3, 5) for noise in (0.0, 0.03, 0.1, 0.4)]
     + [((2, 2), 0.1), ((1, 4), 0.1), ((2, 5), 0.4)],
 )
+@pytest.mark.slow
 def test_false_alarms_and_coverage_without_a_difference(
     num_seeds: tuple[int, int], run_noise: float
 ) -> None:
@@ -223,6 +225,7 @@ def test_queries_alone_give_false_alarms() -> None:
 
 
 @pytest.mark.parametrize("run_noise", [0.0, 0.1])
+@pytest.mark.slow
 def test_families_of_equal_objectives_rarely_alarm(run_noise: float) -> None:
     families = simulate(World(num_seeds=(3,) * 6, run_noise=run_noise), 300)
     alarms = sum(any(d.corrected < 0.05 for d in family) for family in families)

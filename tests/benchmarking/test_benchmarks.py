@@ -100,6 +100,7 @@ def test_pml_is_silently_zero_when_both_sides_share_one_label_tensor() -> None:
         assert pml_loss(what)(Batch(b.images, b.texts, b.image_ids, b.image_ids)) == 0
 
 
+@pytest.mark.slow
 def test_a_case_that_needs_too_much_memory_says_so() -> None:
     pytest.importorskip("pytorch_metric_learning")
     assert run(Case("losses", "pml", "smooth-ap", 4096, 1, 8)).failure == "over 16 GiB"

@@ -161,6 +161,7 @@ def test_page_says_which_losses_differ() -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is one")
+@pytest.mark.slow
 def test_says_that_there_is_no_gpu() -> None:
     command = [sys.executable, "-m", "benchmarks.gpu", "--quick"]
     done = subprocess.run(command, cwd=gpu.PAGE.parents[1], capture_output=True, text=True)
@@ -184,6 +185,7 @@ def test_every_execution_can_be_prepared(who: str, monkeypatch: pytest.MonkeyPat
     assert [list(x.shape) for x in step()] == ([] if who == "product" else [[], [16, 8], [16, 8]])
 
 
+@pytest.mark.slow
 def test_a_case_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(error: Exception) -> Measurement:
         def prepare(case: Case) -> gpu_cases.Step:

@@ -12,6 +12,7 @@ from benchmarks import engines
 
 
 @pytest.mark.usefixtures("postgres_url")
+@pytest.mark.slow
 def test_every_engine_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
     engines.main(count=600, width=8)
     _, _, *rows = capsys.readouterr().out.splitlines()

@@ -10,6 +10,7 @@ from benchmarks import search
 from benchmarks.case import Measurement
 
 
+@pytest.mark.slow
 def test_faiss_finds_what_we_find() -> None:
     pytest.importorskip("faiss")
     measured = {

@@ -23,6 +23,7 @@ from benchmarks.serve_load import Load, batch_seconds, put_load, same, told
 SENTENCES = [f"a {colour} {shape}" for colour in COLOURS for shape in SHAPES]
 
 
+@pytest.mark.slow
 def test_two_hundred_clients_for_two_seconds() -> None:
     searcher = make_searcher(slow=0.01)
     with running(make_app([searcher])) as address:
@@ -37,6 +38,7 @@ def test_two_hundred_clients_for_two_seconds() -> None:
     assert "p99 is" in text
 
 
+@pytest.mark.slow
 def test_answers_that_are_mixed_up_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     plain = FakeSearcher.embed
 
@@ -49,6 +51,7 @@ def test_answers_that_are_mixed_up_are_noticed(monkeypatch: pytest.MonkeyPatch) 
     assert load.wrong > len(load.seconds)
 
 
+@pytest.mark.slow
 def test_answers_that_are_lost_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     app = make_app([make_searcher()])
     broken = Broken(app)

@@ -23,6 +23,7 @@ def score_file(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_help_and_version() -> None:
     assert in_a_process("--version").stdout.strip() == gs.__version__
     for arguments in ([], ["analyse"], ["analyse", "cocos"], ["analyse", "diagram"]):
@@ -41,6 +42,7 @@ def test_cocos_of_a_score_file(score_file: Path) -> None:
     assert "smooth-ap" in table.stdout
 
 
+@pytest.mark.slow
 def test_diagrams_are_written_as_png_and_pdf(score_file: Path, tmp_path: Path) -> None:
     arguments = ["circle/sigmoid-ms", "nt-xent", "constant/constant"]
     shown = here("analyse", "diagram", *arguments, "--scores", score_file, "--out", tmp_path / "d")
@@ -57,6 +59,7 @@ def test_objectives_are_listed() -> None:
     assert "GOAL eq. 8" in here("analyse", "objectives").stdout
 
 
+@pytest.mark.slow
 def test_errors_are_one_sentence_without_a_traceback(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

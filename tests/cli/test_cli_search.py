@@ -101,6 +101,7 @@ def test_names_do_nothing_to_a_terminal(model: Path, photos: Path, tmp_path: Pat
     assert not set(shown) & {"\x1b", "\x07", "\u202e"}
 
 
+@pytest.mark.slow
 def test_other_engines(model: Path, photos: Path, tmp_path: Path) -> None:
     pytest.importorskip("faiss")
     out = tmp_path / "approximate"

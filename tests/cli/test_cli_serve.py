@@ -62,6 +62,7 @@ def started(
     ],
     ids=["this machine, SIGINT", "all machines, SIGTERM"],
 )
+@pytest.mark.slow
 def test_it_serves_and_answers_requests_in_flight(
     stop: signal.Signals, arguments: list[str], at: str, stranger: int
 ) -> None:
@@ -95,6 +96,7 @@ def ask_aside(address: str) -> tuple[threading.Thread, list[httpx.Response]]:
     return asking, answers
 
 
+@pytest.mark.slow
 def test_it_opens_the_page(tmp_path: Path) -> None:
     browser, seen = tmp_path / "browser", tmp_path / "seen"
     browser.write_text(f'#!/bin/sh\nprintf %s "$1" > {seen}.part\nmv {seen}.part {seen}\n')
@@ -106,6 +108,7 @@ def test_it_opens_the_page(tmp_path: Path) -> None:
         assert seen.read_text() == address
 
 
+@pytest.mark.slow
 def test_a_model_that_does_not_come_back_does_not_keep_it() -> None:
     with started("photos", slow=60) as (process, address):
         asking, answers = ask_aside(address)

@@ -101,6 +101,7 @@ def test_embed_a_split_and_own_sentences(trained: Run, tmp_path: Path) -> None:
     assert "x.png is missing or not a picture" in told
 
 
+@pytest.mark.slow
 def test_from_own_pictures_to_a_trained_model(photos: Path, backbone: Path, tmp_path: Path) -> None:
     """Check, train from the images in two steps, evaluate, embed a picture."""
     assert in_a_process("data", "check", photos).returncode == 0
@@ -145,6 +146,7 @@ def test_features_of_photos_of_which_one_is_broken(
     train_on(photos, out, run, "--set", "data.skip_broken=true")
 
 
+@pytest.mark.slow
 def test_data_and_features_of_a_run_may_lie_elsewhere(
     photos: Path, tmp_path: Path, backbone: Path
 ) -> None:

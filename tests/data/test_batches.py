@@ -304,6 +304,7 @@ def test_batches_move_between_devices() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are only forked on Linux")
+@pytest.mark.slow
 def test_workers_are_forked_also_by_a_process_that_was_spawned() -> None:
     process = multiprocessing.get_context("spawn").Process(target=_read_by_two_workers)
     process.start()
@@ -326,6 +327,7 @@ time.sleep(100)
 """
 
 
+@pytest.mark.slow
 def test_workers_end_with_a_process_that_is_killed() -> None:
     """Also one that waits to hand over a batch that is larger than a pipe."""
     command = [sys.executable, "-c", ENDLESS]

@@ -115,6 +115,7 @@ def load_size(images: StoredImages, index: int) -> tuple[int, int]:
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 @pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.slow
 def test_zips_work_in_other_processes_and_threads(folder: Path, method: str) -> None:
     images = StoredImages(ImageZip(zip_folder(folder, folder.with_suffix(".zip"))), NAMES)
     images.load(0)

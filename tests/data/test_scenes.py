@@ -27,6 +27,7 @@ def digest(scenes: Scenes, indices: list[int]) -> str:
     return hashlib.sha256(b"".join(parts)).hexdigest()
 
 
+@pytest.mark.slow
 def test_another_process_makes_the_same_items_in_any_order() -> None:
     script = (
         f"import sys; sys.path[:0] = [{str(SOURCE)!r}, {str(Path(__file__).parent)!r}];"

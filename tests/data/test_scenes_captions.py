@@ -34,6 +34,7 @@ def truth(captions: list[Caption], scenes: list[Scene]) -> NDArray[np.bool_]:
     return relevance(captions, scenes)
 
 
+@pytest.mark.slow
 def test_every_caption_is_true_of_its_own_scene(
     captions: list[Caption], scenes: list[Scene], truth: NDArray[np.bool_]
 ) -> None:

@@ -76,6 +76,7 @@ def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.mark.parametrize("number", range(len(OPTIONS)), ids=["sum", "mean", "memory"])
+@pytest.mark.slow
 def test_every_objective(found: Any, number: int, name: str) -> None:
     loss = gs.RetrievalLoss(name, execution="streamed", **OPTIONS[number])
     for seed in (0, 1) if "memory" in OPTIONS[number] else (0,):
@@ -105,6 +106,7 @@ def _ids(batch: Embedded) -> dict[str, torch.Tensor]:
     return {"image": batch.image_ids, "text": batch.text_ids}
 
 
+@pytest.mark.slow
 def test_names_and_positions(tmp_path: Path) -> None:
     together(2, write_by_name_and_position, tmp_path)
     expected = outcome(gs.RetrievalLoss("nt-xent"), embedded(num_texts=23))
@@ -144,6 +146,7 @@ def write_encoder_gradients(folder: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+@pytest.mark.slow
 def test_wrapped_encoders(kind: str, tmp_path: Path) -> None:
     write_encoder_gradients(tmp_path, "one")
     together(2, write_encoder_gradients, tmp_path, kind)

@@ -40,6 +40,7 @@ def interpreted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("width", [6, 20])
+@pytest.mark.slow
 def test_every_objective_is_that_of_the_matrix(name: str, width: int) -> None:
     batch = embedded(num_images=37, num_texts=45, width=width, dtype=torch.float32)
     exact = batch._replace(images=batch.images.double(), texts=batch.texts.double())
@@ -71,6 +72,7 @@ def test_ids_of_any_size() -> None:
     torch.testing.assert_close(outcome(loss, large), outcome(loss, batch))
 
 
+@pytest.mark.slow
 def test_memory_of_one_side() -> None:
     """Blocks of which only the rows, or only the columns, ask for something."""
     first, second = (embedded(seed=seed, dtype=torch.float32) for seed in (1, 2))

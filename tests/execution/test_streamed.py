@@ -31,6 +31,7 @@ def test_every_objective_is_exact(name: str, tile: int) -> None:
         torch.testing.assert_close(outcome(loss, batch, 2.5), dense, rtol=1e-9, atol=1e-11)
 
 
+@pytest.mark.slow
 def test_blocks_within_tiles(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiles of several blocks of candidates, whole and cut off."""
     monkeypatch.setitem(streamed.BLOCK, "cpu", 4)
@@ -111,6 +112,7 @@ def test_not_a_number_is_not_hidden(name: str, execution: Execution) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute")
+@pytest.mark.slow
 def test_compiled_code_builds_no_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
     batch = embedded()
     loss = gs.RetrievalLoss("nt-xent", execution="streamed", tile=8)
@@ -176,6 +178,7 @@ class LargestTensor(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return made
 
 
+@pytest.mark.slow
 def test_no_matrix_of_scores_is_ever_made(name: str) -> None:
     """Nor anything else that grows faster than the batch."""
     sizes = []

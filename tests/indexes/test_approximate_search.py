@@ -53,6 +53,7 @@ def share_found(true: list[Neighbours], found: list[Neighbours]) -> float:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.slow
 def test_most_is_found_in_true_order(folder: Path, kind: IndexKind) -> None:
     vectors = held(folder)
     found = Approximate(folder / kind, vectors).search(queries(), 10)

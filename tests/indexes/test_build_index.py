@@ -118,6 +118,7 @@ def test_pictures_are_decoded_in_other_processes(
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.slow
 def test_killed_at_a_hundred_moments(
     model: Path, system: System, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -230,6 +231,7 @@ def small_disk(tmp_path: Path) -> Path:
     return place
 
 
+@pytest.mark.slow
 def test_a_full_disk(
     model: Path, system: System, photos: Path, small_disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

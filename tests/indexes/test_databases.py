@@ -113,6 +113,7 @@ def test_a_lost_connection_is_made_anew(postgres_url: str, collection: str) -> N
     engine.close()
 
 
+@pytest.mark.slow
 def test_hnsw_is_used_and_still_finds_all_that_fits(postgres_url: str, collection: str) -> None:  # noqa: F811
     """Where few of many meet a condition, the index alone would find too little."""
     vectors = unit_vectors(4000)
@@ -276,6 +277,7 @@ assert not this.children() and not this.net_connections(), this.net_connections(
 """
 
 
+@pytest.mark.slow
 def test_milvus_lite_says_nothing_and_leaves_nothing(tmp_path: Path) -> None:
     pytest.importorskip("psutil")
     done = subprocess.run(
@@ -299,6 +301,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.parametrize("where", ["postgres", "milvus"])
+@pytest.mark.slow
 def test_what_was_put_survives_a_crash(
     where: str,
     postgres_url: str,  # noqa: F811

@@ -176,6 +176,7 @@ def test_nothing_is_found_in_nothing(engine: Engine) -> None:
     assert len(engine) == 0
 
 
+@pytest.mark.slow
 def test_hits_are_those_of_brute_force(engine: Engine) -> None:
     engine.put([*photos(150), *photos(60, "caption")], unit_vectors(210))
     queries = unit_vectors(7, seed=2)
@@ -294,6 +295,7 @@ fields = st.sampled_from(["a", "größe", "x.y-z"]) | texts
         max_size=2,
     ),
 )
+@pytest.mark.slow
 def test_any_condition_is_that_of_python(
     engine: Engine, metadata: dict[str, Value], conditions: list[Condition]
 ) -> None:

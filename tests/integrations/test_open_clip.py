@@ -141,6 +141,7 @@ def _write_gradients(folder: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.slow
 def test_processes_have_the_gradient_of_one_with_the_whole_batch(tmp_path: Path) -> None:
     together(2, _write_gradients, tmp_path)
     *found, bias = torch.load(tmp_path / "found.pt")
@@ -215,6 +216,7 @@ def _arguments(accum_freq: int) -> argparse.Namespace:
     )
 
 
+@pytest.mark.slow
 def test_importing_the_drop_ins_imports_no_peer(tmp_path: Path) -> None:
     import subprocess
 

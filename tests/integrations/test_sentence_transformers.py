@@ -135,6 +135,7 @@ def _write_ids(folder: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.slow
 def test_texts_of_other_processes_belong_together_too(tmp_path: Path) -> None:
     together(2, _write_ids, tmp_path)
     parts = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]

@@ -11,6 +11,7 @@ import gradspace as gs
 from gradspace.metrics.eccv import eccv_caption_report
 
 
+@pytest.mark.slow
 def test_coco_recalls_are_ours() -> None:
     """The package's COCO 5K R@1 and our recall are the same numbers."""
     with warnings.catch_warnings():

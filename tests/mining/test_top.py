@@ -196,6 +196,7 @@ def mine_and_save(embeddings: Embeddings, folder: Path, options: dict[str, Any])
 
 
 @pytest.mark.parametrize("number", [2, 3])
+@pytest.mark.slow
 def test_any_number_of_processes_mines_the_same_bits(number: int, tmp_path: Path) -> None:
     """Shares are uneven, and the list of a text is longer than the share of a process."""
     embeddings = odd_embeddings(whole=False)
@@ -233,6 +234,7 @@ def measured_apart(work: Any) -> float:
     return float(result.value)
 
 
+@pytest.mark.slow
 def test_memory_is_that_of_lists_and_a_tile() -> None:
     """The scores would take 288 MB, the lists take 2."""
     generator = torch.Generator().manual_seed(0)

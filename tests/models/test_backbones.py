@@ -232,6 +232,7 @@ def test_an_unreachable_hub_is_said_in_one_sentence(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.skipif(not RESNET50.is_dir(), reason="no ../shared/resnet50")
+@pytest.mark.slow
 def test_resnet50(tmp_path: Path) -> None:
     subprocess.run([sys.executable, RESNET50 / "unpack.py", tmp_path], check=True)
     backbone = Backbone(tmp_path, grid=True)

@@ -91,6 +91,7 @@ def as_processor(picture: Image.Image) -> torch.Tensor:
     return (pixels / 255 - mean) / std
 
 
+@pytest.mark.slow
 def test_the_command_line_evaluates_a_folder(folder: Path) -> None:
     told = CliRunner().invoke(
         app, ["evaluate", str(folder), "--data", "scenes", "--split", "dev", "--rerank", "2"]

@@ -246,6 +246,7 @@ def test_can_be_copied_after_a_training_step(
     assert torch.equal(copied(*batch)[0], model.eval()(*batch)[0])
 
 
+@pytest.mark.slow
 def test_a_few_steps_reduce_the_loss(model: RetrievalModel, batch: tuple[Tensor, ...]) -> None:
     """All negatives at first, so that hard ones do not make everything alike, then the hardest."""
     optimizer = torch.optim.Adam(model.parameter_groups(1e-2))

@@ -109,6 +109,7 @@ def encode_in_worker(tokenizer: Tokenizer) -> list[list[int]]:
     return tokens
 
 
+@pytest.mark.slow
 def test_tokenizer_works_in_data_workers(bert: Path) -> None:
     from concurrent.futures import ProcessPoolExecutor
     from multiprocessing import get_context

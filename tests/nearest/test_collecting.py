@@ -98,6 +98,7 @@ def feed(top: RunningTop | CollectingTop, scores: Tensor, width: int) -> Tensor:
 @pytest.mark.parametrize("spare", [0, 32])
 @pytest.mark.parametrize("width", [3, 40, 100])
 @pytest.mark.parametrize("order", ["random", "rising", "falling", "waves", "equal"])
+@pytest.mark.slow
 def test_many_tiles_end_with_the_keys_of_a_running_top(
     order: str, width: int, spare: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -138,6 +139,7 @@ def test_goes_on_from_keys() -> None:
 
 @pytest.mark.parametrize("tile", [(512, 4096), (5, 7), (4, 57), (23, 2)])
 @pytest.mark.parametrize("spare", [0, 32])
+@pytest.mark.slow
 def test_lists_are_those_of_a_cpu(
     tile: tuple[int, int], spare: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,6 +151,7 @@ def test_lists_are_those_of_a_cpu(
         assert_same(found, mine_exact(embeddings, **LENGTHS, tile=tile, device=device))
 
 
+@pytest.mark.slow
 def test_a_tile_stays_until_it_is_in(monkeypatch: pytest.MonkeyPatch) -> None:
     """Scores rise, so that every tile is taken again when the next one is computed already."""
     monkeypatch.setattr(collecting, "SPARE", 0)
@@ -165,6 +168,7 @@ class StoppedError(Exception):
     pass
 
 
+@pytest.mark.slow
 def test_an_interrupted_mining_goes_on(tmp_path: Path) -> None:
     def stop(done: int, _: int) -> None:
         if done >= 10:

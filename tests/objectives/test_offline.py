@@ -222,6 +222,7 @@ def save_gradients(folder: Path, name: str) -> None:
 @pytest.mark.parametrize(
     "name", [*NAMES, "triplet-hard", "circle/sigmoid-ms", "nt-xent", "smooth-ap"]
 )
+@pytest.mark.slow
 def test_two_processes_have_the_gradients_of_one(name: str, tmp_path: Path) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
     one.mkdir()

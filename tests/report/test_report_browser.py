@@ -59,6 +59,7 @@ def choose(browser: webdriver.Chrome, value: str) -> None:
     browser.find_element(By.CSS_SELECTOR, f'.controls input[value="{value}"]').click()
 
 
+@pytest.mark.slow
 def test_it_opens_quietly_and_asks_for_nothing(
     browser: webdriver.Chrome, reported: Reported
 ) -> None:
@@ -102,6 +103,7 @@ def test_ids_and_headings_and_landmarks(opened: webdriver.Chrome) -> None:
     assert ask(opened, unlabelled) == 0
 
 
+@pytest.mark.slow
 def test_filters_and_directions(opened: webdriver.Chrome) -> None:
     everything = shown(opened)
     assert {way for way, _ in everything} == {"t2i"}

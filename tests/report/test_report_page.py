@@ -154,6 +154,7 @@ def test_one_run_alone(entries: list[Entry], tmp_path: Path) -> None:
     assert CANNOT not in text
 
 
+@pytest.mark.slow
 def test_many_objectives_get_a_plot_each(entries: list[Entry], tmp_path: Path) -> None:
     many = [replace(entries[0], objective=f"objective-{number}") for number in range(8)]
     page = report(tmp_path / "r.html", many)

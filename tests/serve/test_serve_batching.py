@@ -132,6 +132,7 @@ def test_the_queue_is_bounded_and_the_thread_ends() -> None:
     batcher.close()
 
 
+@pytest.mark.slow
 def test_a_full_server_says_so() -> None:
     searcher = make_searcher()
     app = make_app([searcher], Limits(queue=3, batch=1))

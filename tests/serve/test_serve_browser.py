@@ -113,6 +113,7 @@ def give(
     browser.execute_script(DROP, picture, kind, how)
 
 
+@pytest.mark.slow
 def test_results_come_while_one_types(page: webdriver.Chrome) -> None:
     assert find(page, "h1").is_displayed()
     search(page, "a red circle", RED)
@@ -127,6 +128,7 @@ def test_results_come_while_one_types(page: webdriver.Chrome) -> None:
     assert find(page, "body").get_attribute("class") == "start", "and nothing is waited for"
 
 
+@pytest.mark.slow
 def test_a_late_answer_to_an_old_question_is_dropped(page: webdriver.Chrome) -> None:
     ask(
         page,
@@ -245,6 +247,7 @@ def marks(column: WebElement) -> list[tuple[str, int, str]]:
     return found
 
 
+@pytest.mark.slow
 def test_two_models_side_by_side(page: webdriver.Chrome) -> None:
     search(page, "a violet square", "flat/violet square #17.jpg")
     Select(find(page, "#second")).select_by_visible_text("other model")
@@ -313,6 +316,7 @@ def test_with_the_keyboard_alone(page: webdriver.Chrome) -> None:
     assert page.switch_to.active_element.get_attribute("id") == "q"
 
 
+@pytest.mark.slow
 def test_an_address_is_all_it_takes(page: webdriver.Chrome, address: str) -> None:
     search(page, "a red circle", RED)
     find(page, 'input[value="caption"]').click()

@@ -80,6 +80,7 @@ def freeze_batch_norm(trainer: Trainer) -> None:
     ],
     ids=["triplet", "nt-xent", "vsrn", "all captions", "vsrn with 3 captions", "bfloat16"],
 )
+@pytest.mark.slow
 def test_parts_have_the_gradient_of_the_batch(
     tables: dict[str, Any], chunk: int, trainer: Make
 ) -> None:

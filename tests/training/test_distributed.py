@@ -70,6 +70,7 @@ def write_gradients(folder: Path, tables: dict[str, Any]) -> None:
     ],
     ids=["even", "uneven", "vsrn", "in chunks", "smooth-ap"],
 )
+@pytest.mark.slow
 def test_the_mean_gradient_is_that_of_one_process(
     number: int, tables: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -117,6 +118,7 @@ class StopsAfter(Monitor):
         (3, {"batch_size": 31, "chunk": 6}, 40),
     ],
 )
+@pytest.mark.slow
 def test_processes_end_where_one_does(
     number: int, training: dict[str, Any], memory: int, tmp_path: Path
 ) -> None:
@@ -142,6 +144,7 @@ STOCHASTIC = {
 }
 
 
+@pytest.mark.slow
 def test_stopped_by_one_process_and_resumed(tmp_path: Path) -> None:
     """Bit by bit as if nothing had been, with dropout; with fewer processes at least to the end."""
     whole, run = Run(tmp_path / "whole"), Run(tmp_path / "run")
@@ -166,6 +169,7 @@ def write_seed(folder: Path) -> None:
     (folder / f"{processes.rank()}").write_text(str(torch.initial_seed()))
 
 
+@pytest.mark.slow
 def test_every_process_draws_its_own_dropout(tmp_path: Path) -> None:
     together(3, write_seed, tmp_path)
     seeds = {(tmp_path / f"{rank}").read_text() for rank in range(3)}

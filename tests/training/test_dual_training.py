@@ -74,6 +74,7 @@ def losses(run: Run) -> list[float]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.slow
 def test_fine_tuned_saved_and_loaded_by_plain_transformers(
     kind: str, folders: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -107,6 +108,7 @@ def test_fine_tuned_saved_and_loaded_by_plain_transformers(
     assert moved.abs().max() > 1e-3
 
 
+@pytest.mark.slow
 def test_lora_is_trained_saved_and_merged(folders: dict[str, Path], tmp_path: Path) -> None:
     pytest.importorskip("peft")
     run = trained(tmp_path / "run", dual_recipe(folders["clip"], train="lora", learning_rate=1e-2))
@@ -119,6 +121,7 @@ def test_lora_is_trained_saved_and_merged(folders: dict[str, Path], tmp_path: Pa
     torch.testing.assert_close(adapted.texts, merged.texts, rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_an_export_can_be_trained_on(folders: dict[str, Path], tmp_path: Path) -> None:
     run = trained(tmp_path / "run", dual_recipe(folders["clip"], epochs=1))
     export_run(run.folder, tmp_path / "out")
@@ -156,6 +159,7 @@ class StopAfter(Stopping):
 
 
 @pytest.mark.parametrize("changes", [{}, {"train": "lora"}, {"precision": "bfloat16"}])
+@pytest.mark.slow
 def test_a_resumed_run_has_the_same_numbers(
     changes: dict[str, Any], folders: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -209,6 +213,7 @@ def test_chunks_have_the_gradient_of_the_batch(
         ("align", "nt-xent", ["temperature"]),
     ],
 )
+@pytest.mark.slow
 def test_the_temperature_is_learned_where_asked(
     kind: str, goal: str, names: list[str], folders: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -260,6 +265,7 @@ def test_recipes_that_make_no_sense(tables: dict[str, Any], message: str) -> Non
 SMALL = [f"--set=data.{key}={value}" for key, value in DATA.items() if key != "source"]
 
 
+@pytest.mark.slow
 def test_from_zero_shot_to_export(folders: dict[str, Path], tmp_path: Path) -> None:
     gradspace = partial(in_a_process, cwd=tmp_path)
     shown = gradspace(

@@ -55,6 +55,7 @@ def pairs_of_things() -> tuple[Tensor, Tensor, Tensor]:
     return regions, torch.tensor(tokens), torch.full((len(pairs),), 6)
 
 
+@pytest.mark.slow
 def test_re_ranking_tells_apart_what_the_embeddings_cannot() -> None:
     """Half of the first places are right by chance; the fusion puts the two in order."""
     torch.manual_seed(0)
@@ -143,6 +144,7 @@ def test_a_run_proposes_for_itself(run: Run) -> None:
     assert losses[-1] < losses[0]
 
 
+@pytest.mark.slow
 def test_a_comparison_judges_what_it_has_put_in_order(run: Run) -> None:
     evaluate_run(run, open_data(run.recipe()), CPU)
     told = evaluated(str(run.folder), "--rerank", str(RERANKED))
@@ -151,6 +153,7 @@ def test_a_comparison_judges_what_it_has_put_in_order(run: Run) -> None:
     assert metrics["i2t R@1"] == pytest.approx(told["image_to_text"]["recall"]["1"])
 
 
+@pytest.mark.slow
 def test_all_candidates_are_ordered_by_their_scores(run: Run) -> None:
     system = load_system(run.folder, CPU)
     assert isinstance(system.model, Fusion)

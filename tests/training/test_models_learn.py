@@ -55,6 +55,7 @@ def dev_recalls(run: Run) -> list[tuple[float, float]]:
 
 
 @pytest.mark.parametrize("name", [info.name for info in models() if not info.pretrained])
+@pytest.mark.slow
 def test_learns_the_built_in_data_to_ten_times_chance(name: str, tmp_path: Path) -> None:
     """200 dev images, or passages: chance is 0.5% of texts, and 0.5% of images."""
     source = "questions" if model_info(name).build.reads_passages else "scenes"
@@ -107,6 +108,7 @@ needs_resnet = pytest.mark.skipif(not RESNET.is_dir(), reason="needs ../shared/r
 
 
 @needs_flickr
+@pytest.mark.slow
 def test_vse_pp_learns_from_pooled_features_of_real_photos(tmp_path: Path) -> None:
     """2,000 photos for 4 epochs; chance among 200 is 0.5%."""
     dataset = flickr_slice(2000, 200, FLICKR / "resnet50_pooled.npy")

@@ -87,6 +87,7 @@ def test_loss_falls_and_contributions_are_tracked(scorer: Run) -> None:
 
 
 @pytest.mark.parametrize("name", ["scan", "bfan"])
+@pytest.mark.slow
 def test_stopped_it_ends_the_same(name: str, tmp_path: Path) -> None:
     settings: dict[str, Any] = {
         "model": {"name": name, "dropout": 0.3},
@@ -191,6 +192,7 @@ def test_the_order_behind_the_proposals_is_that_of_the_proposer() -> None:
     assert columns.argmax(1).tolist() == [1, 0, 1, 1]
 
 
+@pytest.mark.slow
 def test_evaluate_on_the_command_line(scorer: Run, embedder: Run) -> None:
     both = ("--split", "test", "--json")
     full = json.loads(run("evaluate", scorer.folder, *both))
@@ -236,6 +238,7 @@ def test_what_cannot_be_asked_for(
         run(*places)
 
 
+@pytest.mark.slow
 def test_a_memory_and_several_processes_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"objective\.memory keeps embeddings, and scan has none"):
         make_recipe({"model": {"name": "scan"}, "objective": {"memory": 8}})

@@ -77,6 +77,7 @@ def test_one_s_own_texts_are_embedded_as_the_split_is(trained: Run) -> None:
         embed_pictures(system, [])
 
 
+@pytest.mark.slow
 def test_chunks_give_the_same_run(trained: Run, tmp_path: Path) -> None:
     in_parts = train_small(tmp_path / "run", data=DATA, model=MODEL, training={"chunk": 12})
     (whole, parts) = ([line["loss"] for line in r.metrics()] for r in (trained, in_parts))

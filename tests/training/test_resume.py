@@ -144,6 +144,7 @@ def test_a_full_disk_loses_nothing(whole: Run, tmp_path: Path) -> None:
     assert_same(run, whole)
 
 
+@pytest.mark.slow
 def test_a_truncated_checkpoint_is_explained(tmp_path: Path) -> None:
     from small_runs import train_small
 

@@ -109,6 +109,7 @@ def test_in_chunks_the_gradient_is_the_same(name: str, first: Run, tmp_path: Pat
 
 
 @pytest.mark.parametrize("name", [ADAPTIVE, "circle/sigmoid-ms"])
+@pytest.mark.slow
 def test_two_processes_have_the_gradient_of_one(name: str, first: Run, tmp_path: Path) -> None:
     settings = {**tables(first), "objective": {"name": name}, "training": {"batch_size": 15}}
     one, two = tmp_path / "one", tmp_path / "two"
