@@ -12,7 +12,7 @@ from gradspace.data.scenes import Caption, Meaning, Scene, Scenes, holds, releva
 from gradspace.data.scenes.captions import KINDS
 from gradspace.data.scenes.lexicon import ADJECTIVES, NOUNS, VERBS, plural
 from gradspace.data.scenes.truth import Mention, Relation
-from gradspace.data.scenes.world import RELATIONS, Action, Group, related
+from gradspace.data.scenes.world import RELATIONS, Action, SceneGroup, related
 
 NUM_SCENES = 1000
 
@@ -67,9 +67,9 @@ def test_relevance_of_nothing() -> None:
     assert relevance(Scenes().captions(0), []).shape == (5, 0)
 
 
-BALLS = Group("ball", "red", "small", "plain", ((0.2, 0.5), (0.3, 0.5)), 0.05)
-CUBE = Group("cube", "blue", "large", "striped", ((0.5, 0.5),), 0.1)
-STAR = Group("star", "red", "large", "shiny", ((0.5, 0.1),), 0.1)
+BALLS = SceneGroup("ball", "red", "small", "plain", ((0.2, 0.5), (0.3, 0.5)), 0.05)
+CUBE = SceneGroup("cube", "blue", "large", "striped", ((0.5, 0.5),), 0.1)
+STAR = SceneGroup("star", "red", "large", "shiny", ((0.5, 0.1),), 0.1)
 SCENE = Scene("grass", (BALLS, CUBE, STAR), (Action("chasing", 0, 1), Action("stacked_on", 2, 1)))
 ANY = Mention()
 
@@ -152,7 +152,7 @@ def test_captions_are_true_of_a_few_scenes(truth: NDArray[np.bool_]) -> None:
     assert 0.1 < (true_scenes > 1).mean() < 0.8
 
 
-def distance(one: Group, other: Group) -> float:
+def distance(one: SceneGroup, other: SceneGroup) -> float:
     """The space between the closest objects of two groups."""
     nearest = min(math.dist(a, b) for a, b in product(one.positions, other.positions))
     return nearest - one.radius - other.radius

@@ -12,7 +12,7 @@ from mining.made import named
 from torch.nn.functional import normalize
 
 from gradspace.mining import MinedLists, approximate, mine_exact, mine_with_faiss
-from gradspace.mining.approximate import Index
+from gradspace.mining.approximate import FaissKind
 from gradspace.scores.represented import Embeddings
 
 
@@ -39,7 +39,7 @@ def exact() -> MinedLists:
 
 
 @pytest.mark.parametrize("index", ["hnsw", "ivf", None])
-def test_recall_is_high_and_as_measured(index: Index | None, exact: MinedLists) -> None:
+def test_recall_is_high_and_as_measured(index: FaissKind | None, exact: MinedLists) -> None:
     pytest.importorskip("faiss")
     embeddings = clustered()
     found = mine_with_faiss(embeddings, top_texts=60, top_images=20, index=index)

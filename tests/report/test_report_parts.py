@@ -23,7 +23,7 @@ from gradspace.report.looks import Look, looks_of, themes
 from gradspace.report.retrieval import retrieve
 from gradspace.report.svg import Drawer, dots
 from gradspace.report.tables import spans, with_symbols
-from gradspace.report.thumbnails import Thumbnails
+from gradspace.report.thumbnails import ReportThumbnails
 from gradspace.runs.numbers import SYMBOLS
 from gradspace.scores.represented import Embeddings
 
@@ -258,7 +258,7 @@ def test_a_picture_is_stored_once_and_small() -> None:
             return Image.effect_noise((1000, 500), 60).convert("RGB")
 
     split = make_split("test", [("photo", ["a photo"])], images=Photos())
-    thumbnails = Thumbnails()
+    thumbnails = ReportThumbnails()
     keys = {thumbnails.add("data", split, 0) for _ in range(3)}
     assert keys == set(thumbnails.pictures)
     [uri] = thumbnails.pictures.values()

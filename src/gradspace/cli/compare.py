@@ -14,7 +14,7 @@ from gradspace.cli.shared import console, errors, progress_bar
 from gradspace.comparison.needs import find_needs
 from gradspace.comparison.show import show_findings
 from gradspace.comparison.study import Tried, point_label
-from gradspace.report.compare import FeatureSource, Plan, make_plan, run_plan
+from gradspace.report.compare import ComparisonPlan, FeatureSource, make_plan, run_plan
 
 
 def add_to(app: typer.Typer) -> None:
@@ -61,7 +61,7 @@ def compare_command(
     raise typer.Exit(130 if done.runs.stopped else 1 if done.runs.failed else 0)
 
 
-def _print_needs(plan: Plan, as_json: bool) -> int:
+def _print_needs(plan: ComparisonPlan, as_json: bool) -> int:
     """What is there and what is missing; 1 if anything has to be put somewhere."""
     comparison, grid = plan.comparison, plan.grid
     needs = find_needs(comparison, grid)

@@ -16,7 +16,7 @@ from gradspace.comparison.recipe import Comparison
 from gradspace.comparison.show import show_findings
 from gradspace.comparison.tables import View, as_rich, make_tables
 from gradspace.indexes.make import index
-from gradspace.report.compare import Plan, run_plan
+from gradspace.report.compare import ComparisonPlan, run_plan
 from gradspace.runs.numbers import COCOS, RECALLS
 
 TITLE = "Four objectives on scenes"
@@ -72,7 +72,7 @@ def demo_comparison() -> Comparison:
 def run_demo(folder: Path, console: Console) -> None:
     """Train, evaluate, count and explain; finished trainings are kept, stopped ones go on."""
     comparison = demo_comparison()
-    plan = Plan(comparison, "report", folder, cells(comparison, "demo"))
+    plan = ComparisonPlan(comparison, "report", folder, cells(comparison, "demo"))
     done = run_plan(plan, console=console)
     if done.runs.stopped:
         console.print("stopped; the demo goes on from here when it is started again")

@@ -27,14 +27,14 @@ from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 from gradspace.comparison.study import Values, study_points
 from gradspace.parameters import suggestion
 from gradspace.runs.numbers import RECALLS, check_metric
-from gradspace.runs.recipe import Table, read_toml
+from gradspace.runs.recipe import RecipeTable, read_toml
 
 Tables = dict[str, Any]
 """Part of a training recipe: tables by name."""
 PARTS = ("data", "model", "objective", "training", "finetune", "offline")
 
 
-class Choice(Table):
+class Choice(RecipeTable):
     """One value of an axis of the grid: tables that it lays over the training recipe."""
 
     model: Tables = Field(default_factory=dict)
@@ -71,7 +71,7 @@ class ObjectiveChoice(Choice):
         return self
 
 
-class Exceptional(Table):
+class Exceptional(RecipeTable):
     """How some cells are trained: those of a dataset, a model, an objective, or of several."""
 
     dataset: str | None = None
@@ -84,7 +84,7 @@ class Exceptional(Table):
         return all(wanted in (None, label) for wanted, label in pairs)
 
 
-class Only(Table):
+class Only(RecipeTable):
     """The part of the grid that is wanted; everything where nothing is said."""
 
     dataset: tuple[str, ...] = ()
@@ -93,7 +93,7 @@ class Only(Table):
     seed: tuple[NonNegativeInt, ...] = ()
 
 
-class Comparison(Table):
+class Comparison(RecipeTable):
     """A table to be made: the grid, and how it is shown."""
 
     title: str

@@ -25,13 +25,13 @@ from gradspace.analysis.diagrams import STYLE
 from gradspace.comparison.entries import Entry
 from gradspace.files import write_atomically
 from gradspace.runs.folder import Run
-from gradspace.runs.recipe import Table
+from gradspace.runs.recipe import RecipeTable
 
 Point = tuple[tuple[str, Any], ...]
 """Key of the training recipe and its value, for every parameter of a study."""
 
 
-class Range(Table):
+class Range(RecipeTable):
     """Numbers to draw from, evenly or, with `log`, evenly in their logarithm."""
 
     low: float

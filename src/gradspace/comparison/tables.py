@@ -30,7 +30,7 @@ TESTED = (*RECALLS, "rsum")
 
 
 @dataclass(frozen=True)
-class Cell:
+class TableCell:
     mean: float
     std: float | None
     num_seeds: int
@@ -53,7 +53,7 @@ class ResultTable:
     title: str
     corner: str
     columns: tuple[Column, ...]
-    rows: tuple[tuple[str, tuple[Cell | None, ...]], ...]
+    rows: tuple[tuple[str, tuple[TableCell | None, ...]], ...]
 
 
 Tests = Mapping[tuple[str, str, str], tuple[Mapping[str, np.ndarray], list[Difference]]]
@@ -96,7 +96,7 @@ def make_tables(view: View, entries: Sequence[Entry], tests: Tests) -> list[Resu
     return found
 
 
-Values = Mapping[tuple[str, str], Cell]
+Values = Mapping[tuple[str, str], TableCell]
 """(objective, metric) -> cell"""
 
 
@@ -129,7 +129,7 @@ def _cell(
     group: Group,
     tests: Tests,
     known: Mapping[tuple[str, str, str, str], tuple[float, float | None]],
-) -> Cell:
+) -> TableCell:
     dataset, model, objective, metric = key
     values = np.array([entry.value(metric) for entry in group[objective]])
     mark: Mark = ""
@@ -137,7 +137,7 @@ def _cell(
         best, tied = not_distinguishable(*tests[dataset, model, metric])
         mark = "best" if objective == best else "tied" if objective in tied else ""
     std = float(values.std(ddof=1)) if len(values) > 1 else None
-    return Cell(float(values.mean()), std, len(values), mark, known.get(key))
+    return TableCell(float(values.mean()), std, len(values), mark, known.get(key))
 
 
 def _column(metric: str, name: str) -> Column:
@@ -269,7 +269,7 @@ FORMATS: Mapping[str, Callable[[ResultTable], str]] = {
 }
 
 
-def _text(cell: Cell | None, column: Column) -> str:
+def _text(cell: TableCell | None, column: Column) -> str:
     if cell is None:
         return ""
     measured = _number(cell.mean, cell.std, column.decimals)

@@ -20,7 +20,7 @@ from gradspace.data.captions import Encode
 from gradspace.data.dataset import Indices, Split, check_features, gather_features
 from gradspace.data.resident import ResidentFeatures
 
-Kind = Literal["features", "pictures", "passages"]
+ReadingKind = Literal["features", "pictures", "passages"]
 Seeds = Sequence[tuple[int, ...]]
 """Of the chance in preparing each item, such as a random crop."""
 
@@ -37,7 +37,7 @@ class Pixels(Protocol):
 class Reading(Protocol):
     """Turns items of a split into what the model reads of them."""
 
-    kind: ClassVar[Kind]
+    kind: ClassVar[ReadingKind]
 
     def check(self, split: Split) -> None:
         """Raise a ValueError where the split does not have what the model reads."""
@@ -50,7 +50,7 @@ class Reading(Protocol):
 class FeatureReading:
     """Precomputed features as they are, float32 [n, regions, width] or [n, width]."""
 
-    kind: ClassVar[Kind] = "features"
+    kind: ClassVar[ReadingKind] = "features"
 
     def check(self, split: Split) -> None:
         _refuse_passages(split)
@@ -79,7 +79,7 @@ class PictureReading:
     """Pictures as pixels [n, 3, height, width], uint8 or float32."""
 
     pixels: Pixels
-    kind: ClassVar[Kind] = "pictures"
+    kind: ClassVar[ReadingKind] = "pictures"
 
     def check(self, split: Split) -> None:
         _refuse_passages(split)
@@ -110,7 +110,7 @@ class PassageReading:
     """
 
     encode: Encode
-    kind: ClassVar[Kind] = "passages"
+    kind: ClassVar[ReadingKind] = "passages"
 
     def check(self, split: Split) -> None:
         if split.passages is None:

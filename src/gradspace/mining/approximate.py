@@ -22,7 +22,7 @@ from gradspace.scores.positives import Positives
 from gradspace.scores.represented import Embeddings
 from gradspace.scores.tiles import blocks
 
-Index = Literal["hnsw", "ivf"]
+FaissKind = Literal["hnsw", "ivf"]
 SEARCHED_AT_ONCE = 4096
 """Queries, so that what is over-fetched never fills the memory."""
 SAMPLE = 200
@@ -36,7 +36,7 @@ def mine_with_faiss(
     top_texts: int = 300,
     top_images: int = 60,
     source: Mapping[str, Any] | None = None,
-    index: Index | None = None,
+    index: FaissKind | None = None,
     seed: int = 0,
 ) -> MinedLists:
     """The lists of `mine_exact`, nearly, in less than quadratic time.
@@ -79,7 +79,7 @@ class _Search:
     own: Positives
     length: int
 
-    def all_lists(self, faiss: Any, kind: Index | None) -> tuple[Positions, HalfFloats]:
+    def all_lists(self, faiss: Any, kind: FaissKind | None) -> tuple[Positions, HalfFloats]:
         num_own = int(self.own.valid.sum(1).max())
         fetched = min(self.length + num_own, len(self.candidates))
         index = _build(faiss, self.candidates, kind, fetched)
@@ -130,7 +130,7 @@ class _Search:
         return float(np.mean([np.isin(true, found).mean() for true, found in pairs]))
 
 
-def _build(faiss: Any, candidates: Tensor, kind: Index | None, fetched: int) -> Any:
+def _build(faiss: Any, candidates: Tensor, kind: FaissKind | None, fetched: int) -> Any:
     """An index by inner product that finds `fetched` at a time."""
     count, width = candidates.shape
     kind = kind or ("hnsw" if count <= MOST_IN_HNSW else "ivf")

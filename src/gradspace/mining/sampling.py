@@ -20,7 +20,7 @@ from gradspace.data.dataset import Indices, Split
 from gradspace.mining.lists import HalfFloats, MinedLists
 
 Draw = Literal["uniform", "normal"]
-Words = NDArray[np.uint64]
+RandomWords = NDArray[np.uint64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,8 +122,8 @@ def _draw_ranks(
     sampling: Sampling,
     texts_left_out: Indices,
     images_left_out: Indices,
-    text_words: Words,
-    image_words: Words,
+    text_words: RandomWords,
+    image_words: RandomWords,
 ) -> tuple[Indices, Indices]:
     num_texts = np.maximum(sampling.num_texts - texts_left_out, 1)
     num_images = np.maximum(sampling.num_images - images_left_out, 1)
@@ -145,7 +145,7 @@ def _num_above(scores: HalfFloats, limit: NDArray[np.float32]) -> Indices:
     return count
 
 
-def _draw(words: Words, count: Indices, draw: Draw) -> Indices:
+def _draw(words: RandomWords, count: Indices, draw: Draw) -> Indices:
     """A place among `count` entries, from 0."""
     if draw == "uniform":
         return _below(words, count)
@@ -155,7 +155,7 @@ def _draw(words: Words, count: Indices, draw: Draw) -> Indices:
     return inside
 
 
-def _one_caption_of(split: Split, images: Indices, words: Words) -> Indices:
+def _one_caption_of(split: Split, images: Indices, words: RandomWords) -> Indices:
     """A caption of every image, by lot."""
     by_image = np.argsort(split.image_of_caption, kind="stable")  # fast where it is sorted already
     in_order = split.image_of_caption[by_image]
@@ -174,13 +174,15 @@ def _one_caption_of(split: Split, images: Indices, words: Words) -> Indices:
 # --- random numbers that depend on nothing but what they are for ---------------------------------
 
 
-def _below(words: Words, count: Indices) -> Indices:
+def _below(words: RandomWords, count: Indices) -> Indices:
     """Whole numbers 0 .. count - 1, equally likely, from 32 random bits each."""
     numbers: Indices = ((words * count.astype(np.uint64)) >> np.uint64(32)).astype(np.int64)
     return numbers
 
 
-def _random_words(seed: int, epoch: int, stream: int, images: Indices, captions: Indices) -> Words:
+def _random_words(
+    seed: int, epoch: int, stream: int, images: Indices, captions: Indices
+) -> RandomWords:
     """32 random bits for every pair."""
     state = np.zeros(len(images), np.uint64)
     for part in (seed, epoch, stream, images, captions):
@@ -188,7 +190,7 @@ def _random_words(seed: int, epoch: int, stream: int, images: Indices, captions:
     return state >> np.uint64(32)
 
 
-def _mix(state: Words) -> Words:
+def _mix(state: RandomWords) -> RandomWords:
     """One step of SplitMix64 (Steele et al., 2014): every bit of the result depends on all bits."""
     state = state + np.uint64(0x9E3779B97F4A7C15)
     state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

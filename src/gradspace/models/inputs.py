@@ -58,7 +58,7 @@ class TextInput:
             raise ValueError(f"vocabulary_size must be at least 1, got {self.vocabulary_size}")
 
 
-class Features(nn.Module):
+class PrecomputedFeatures(nn.Module):
     """Precomputed features, handed through when they have the expected shape."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
@@ -76,7 +76,7 @@ class Features(nn.Module):
 
 def image_features(
     given: ImageInput, owner: str, *, regions: bool, rate: float, freeze_batch_norm: bool
-) -> Features | Backbone:
+) -> PrecomputedFeatures | Backbone:
     """What turns images into features, [n, regions, width] where the owner needs regions."""
     if given.shape is not None:
         if regions and len(given.shape) == 1:
@@ -84,7 +84,7 @@ def image_features(
                 f"{owner} needs regions or a grid, features of shape (regions, width); "
                 f"these are one vector per image, of shape {given.shape}"
             )
-        return Features(given.shape)
+        return PrecomputedFeatures(given.shape)
     assert given.backbone is not None
     return Backbone(
         given.backbone,

@@ -18,7 +18,7 @@ T = TypeVar("T", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
-class Entry(Generic[T]):
+class Registered(Generic[T]):
     """A registered class or function, with the first line of its docstring and its source."""
 
     name: str
@@ -36,9 +36,9 @@ class Entry(Generic[T]):
         return [self.build, *([self.relative] if self.relative else [])]
 
 
-LOSSES: dict[str, Entry[type[Objective]]] = {}
-TRIPLET_WEIGHTS: dict[str, Entry[Callable[..., Any]]] = {}
-PAIR_WEIGHTS: dict[str, Entry[Callable[..., Any]]] = {}
+LOSSES: dict[str, Registered[type[Objective]]] = {}
+TRIPLET_WEIGHTS: dict[str, Registered[Callable[..., Any]]] = {}
+PAIR_WEIGHTS: dict[str, Registered[Callable[..., Any]]] = {}
 
 
 def loss(name: str, *, source: str) -> Callable[[type[Objective]], type[Objective]]:
@@ -46,14 +46,14 @@ def loss(name: str, *, source: str) -> Callable[[type[Objective]], type[Objectiv
 
     def register(build: type[Objective]) -> type[Objective]:
         build.name = name
-        return _add(LOSSES, Entry(name, build, source), joins={})
+        return _add(LOSSES, Registered(name, build, source), joins={})
 
     return register
 
 
 def triplet_weight(name: str, *, source: str) -> Callable[[T], T]:
     """Register `weight(p, n, *, parameters) -> T`, from positive and hardest negative scores."""
-    return lambda build: _add(TRIPLET_WEIGHTS, Entry(name, build, source), joins=PAIR_WEIGHTS)
+    return lambda build: _add(TRIPLET_WEIGHTS, Registered(name, build, source), joins=PAIR_WEIGHTS)
 
 
 def pair_weight(
@@ -64,11 +64,16 @@ def pair_weight(
     With a `relative` kind the function is called as `weight(p, n, m_positive, m_negative, ...)`.
     """
     return lambda build: _add(
-        PAIR_WEIGHTS, Entry(name, build, source, relative), joins=TRIPLET_WEIGHTS
+        PAIR_WEIGHTS, Registered(name, build, source, relative), joins=TRIPLET_WEIGHTS
     )
 
 
-def _add(registry: dict[str, Entry[Any]], entry: Entry[T], *, joins: Mapping[str, Entry[Any]]) -> T:
+def _add(
+    registry: dict[str, Registered[Any]],
+    entry: Registered[T],
+    *,
+    joins: Mapping[str, Registered[Any]],
+) -> T:
     if entry.name in registry:
         raise ValueError(f"{entry.name!r} is registered already, as {registry[entry.name].build}")
     if not entry.summary:
@@ -79,7 +84,7 @@ def _add(registry: dict[str, Entry[Any]], entry: Entry[T], *, joins: Mapping[str
     return entry.build
 
 
-def _check_parameters(one: Entry[Any], other: Entry[Any]) -> None:
+def _check_parameters(one: Registered[Any], other: Registered[Any]) -> None:
     """What two weights of one objective call the same is one parameter, with one default."""
     own, its = (parameters_of(*entry.parts) for entry in (one, other))
     for name in own.keys() & its.keys():

@@ -9,7 +9,7 @@ from gradspace.data.dataset import Split
 from gradspace.files import write_atomically
 from gradspace.mining.audit import Suspect, most_suspicious
 from gradspace.mining.lists import MinedLists
-from gradspace.report.thumbnails import Thumbnails
+from gradspace.report.thumbnails import ReportThumbnails
 from gradspace.report.write import template
 
 MOST_PAIRS = 48
@@ -46,7 +46,7 @@ def _one_per_caption(lists: MinedLists) -> list[Suspect]:
 
 def write_audit(path: Path, lists: MinedLists, split: Split) -> None:
     """One HTML file with the most suspicious pairs of mined lists."""
-    thumbnails = Thumbnails()
+    thumbnails = ReportThumbnails()
 
     def picture(image: int) -> Picture:
         name = split.image_names[image] if split.passages is None else split.passages[image]

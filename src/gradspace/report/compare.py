@@ -28,7 +28,7 @@ from gradspace.runs.recipe import DataRecipe, load_recipe
 
 
 @dataclass(frozen=True)
-class Plan:
+class ComparisonPlan:
     """A comparison with everything that was chosen for it, before anything is trained."""
 
     comparison: Comparison
@@ -132,7 +132,7 @@ def make_plan(
     overrides: Sequence[str] = (),
     out: Path | None = None,
     features: FeatureSource | None = None,
-) -> Plan:
+) -> ComparisonPlan:
     """Resolve a comparison into its grid; `features` are computed where it is given."""
     chosen, root = load_comparison(recipe)
     small = data == "scenes" if small is None else small
@@ -150,11 +150,11 @@ def make_plan(
     notes += ([SMALL] if small else []) + changes
     grid = cells(chosen, str(recipe), overrides=changes, small=small)
     published = recipe.parent / chosen.published if chosen.published else None
-    return Plan(chosen, recipe.stem, folder, grid, published, notes)
+    return ComparisonPlan(chosen, recipe.stem, folder, grid, published, notes)
 
 
 def run_plan(
-    plan: Plan,
+    plan: ComparisonPlan,
     *,
     jobs: int | None = None,
     device: str | None = None,
@@ -183,7 +183,7 @@ def run_plan(
 
 
 def _write(
-    plan: Plan, done: Compared, findings: Findings, device: torch.device, show: Show
+    plan: ComparisonPlan, done: Compared, findings: Findings, device: torch.device, show: Show
 ) -> Path:
     path = plan.folder / f"{plan.name}.html"
     with show("writing the report") as progress:
@@ -205,7 +205,7 @@ def default_folder(root: Path, data: str | None) -> Path:
     return Path("comparisons") / (f"{root.stem}-{Path(data).name}" if data else root.stem)
 
 
-def _tried(plan: Plan, done: Compared) -> list[Tried]:
+def _tried(plan: ComparisonPlan, done: Compared) -> list[Tried]:
     if not plan.comparison.parameters:
         return []
     return tried_points(done.entries, {cell.objective: cell.point for cell in plan.grid})

@@ -12,7 +12,7 @@ from gradspace.comparison.entries import Entry, Group
 from gradspace.data.dataset import Dataset, Split, digest
 from gradspace.report.flips import OUTCOMES, choose_queries, outcome_of, queries_by_outcome
 from gradspace.report.retrieval import Retrieved, retrieve
-from gradspace.report.thumbnails import Thumbnails
+from gradspace.report.thumbnails import ReportThumbnails
 from gradspace.runs.data import open_recipe
 from gradspace.runs.numbers import ARROWS
 from gradspace.runs.represent import represent_split
@@ -101,7 +101,7 @@ class ExampleMaker:
         self.device = device
         self.num_queries = num_queries
         """Per direction."""
-        self.thumbnails = Thumbnails()
+        self.thumbnails = ReportThumbnails()
         self._opened: dict[str, Dataset] = {}
 
     def make(self, group: Group) -> Examples:

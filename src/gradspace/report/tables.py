@@ -12,7 +12,7 @@ from markupsafe import Markup, escape
 
 from gradspace.analysis.cocos import Cocos
 from gradspace.comparison.entries import Entry, Group
-from gradspace.comparison.tables import Cell, Column, ResultTable
+from gradspace.comparison.tables import Column, ResultTable, TableCell
 from gradspace.runs.numbers import ARROWS, SYMBOLS, cocos_metrics
 
 MEANINGS = {
@@ -39,10 +39,10 @@ def cocos_tables(title: str, group: Group) -> list[ResultTable]:
     return found
 
 
-def _averaged(seeds: Sequence[Entry], metric: str) -> Cell:
+def _averaged(seeds: Sequence[Entry], metric: str) -> TableCell:
     counts = [cocos_metrics(entry.analysis.cocos)[metric] for entry in seeds]
     mean, std = (float(np.mean([count[part] for count in counts])) for part in ("mean", "std"))
-    return Cell(mean, std, len(seeds))
+    return TableCell(mean, std, len(seeds))
 
 
 def spans(columns: Sequence[Column]) -> list[tuple[str, int]]:

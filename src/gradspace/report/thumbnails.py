@@ -10,7 +10,7 @@ from gradspace.data.dataset import Split
 SIDE, QUALITY = 160, 80
 
 
-class Thumbnails:
+class ReportThumbnails:
     """Pictures by key, as data URIs; a page shows one by its key as often as it likes."""
 
     def __init__(self) -> None:

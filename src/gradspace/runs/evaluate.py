@@ -26,7 +26,7 @@ from gradspace.scores.represented import Embeddings, Parts, Represented, mean_sc
 from gradspace.scores.tiles import PairScores, Scores
 from gradspace.scores.two_stage import TwoStageScores
 
-Source = LoadedModel | str | Path
+ModelSource = LoadedModel | str | Path
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,13 +81,13 @@ class Evaluation:
 
 
 def evaluate(
-    models: Source | Sequence[Source],
+    models: ModelSource | Sequence[ModelSource],
     data: str | Path | None = None,
     *,
     split: str = "test",
     features: str | Path | None = None,
     folds: int = 1,
-    propose: Source | None = None,
+    propose: ModelSource | None = None,
     top: int = 100,
     rerank: int | None = None,
     proposal_weight: float | None = None,

@@ -18,7 +18,7 @@ from gradspace.runs.folder import Run
 from gradspace.runs.represent import BATCH, PICTURES
 from gradspace.runs.system import System, load_system
 
-Picture = str | Path | Image.Image
+PictureLike = str | Path | Image.Image
 """A file, or what Pillow made of one."""
 
 
@@ -30,7 +30,7 @@ class LoadedModel:
     source: Path
     """The folder of the run, or the folder or hub name of the pretrained model."""
 
-    def embed_images(self, images: Sequence[Picture] | Tensor) -> Tensor:
+    def embed_images(self, images: Sequence[PictureLike] | Tensor) -> Tensor:
         """Unit vectors [images, width] of pictures.
 
         A tensor is taken for what the model itself reads: features, for a run on features.
@@ -50,7 +50,7 @@ class LoadedModel:
         """Unit vectors [passages, width], by a model that reads passages in the place of images."""
         return embed_passages(self.system, passages)
 
-    def score(self, images: Sequence[Picture] | Tensor, texts: Sequence[str]) -> Tensor:
+    def score(self, images: Sequence[PictureLike] | Tensor, texts: Sequence[str]) -> Tensor:
         """[images, texts]: how well each picture and each sentence belong together."""
         model = self.system.model
         if not isinstance(model, PairScorer):
@@ -63,7 +63,7 @@ class LoadedModel:
             return model.score(parts.float(), words.float(), lengths).cpu()
 
     def explain(
-        self, image: Picture | Tensor, text: str, *, grid: tuple[int, int] | None = None
+        self, image: PictureLike | Tensor, text: str, *, grid: tuple[int, int] | None = None
     ) -> Explanation | None:
         """Show which words and regions a score is made of; None where the model cannot tell.
 
@@ -73,12 +73,12 @@ class LoadedModel:
         return explain_pair(self.system, shown, text, grid=grid)
 
     @torch.inference_mode()
-    def _embed(self, images: Sequence[Picture] | Tensor) -> Tensor:
+    def _embed(self, images: Sequence[PictureLike] | Tensor) -> Tensor:
         if not isinstance(images, Tensor):
             return embed_pictures(self.system, [_open(image) for image in images])
         return self.system.model.embed_images(images.to(self.system.device)).float().cpu()
 
-    def _read(self, images: Sequence[Picture] | Tensor) -> Tensor:
+    def _read(self, images: Sequence[PictureLike] | Tensor) -> Tensor:
         if isinstance(images, Tensor):
             return images
         return read_pictures(self.system, [_open(image) for image in images])
@@ -100,7 +100,7 @@ def as_model(given: LoadedModel | str | Path | Run, device: str | None = None) -
     return given if isinstance(given, LoadedModel) else load(given, device)
 
 
-def _open(picture: Picture) -> Image.Image:
+def _open(picture: PictureLike) -> Image.Image:
     if isinstance(picture, Image.Image):
         return picture.convert("RGB")
     try:

@@ -32,7 +32,7 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
-class Table(BaseModel):
+class RecipeTable(BaseModel):
     """A table of a recipe: unknown keys are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -78,7 +78,7 @@ class ObjectiveRecipe(OpenTable):
     """Embeddings of earlier batches, of images and of texts, that are further negatives."""
 
 
-class TrainingRecipe(Table):
+class TrainingRecipe(RecipeTable):
     epochs: Annotated[int, Field(ge=0)] = 30
     """With the backbone frozen, where there is one; 0 where only `finetune` is left to do."""
     batch_size: PositiveInt = 128
@@ -111,7 +111,7 @@ class TrainingRecipe(Table):
     """Seconds between two checkpoints."""
 
 
-class FinetuneRecipe(Table):
+class FinetuneRecipe(RecipeTable):
     """A second step of training, with the backbone."""
 
     epochs: PositiveInt = 15
@@ -120,7 +120,7 @@ class FinetuneRecipe(Table):
     """Counted from the start of this step."""
 
 
-class OfflineRecipe(Table):
+class OfflineRecipe(RecipeTable):
     """Negatives that were mined over the whole training set, and how they are drawn.
 
     The lists of a run are in its folder: those of `lists`, or mined anew by the model itself.
@@ -148,7 +148,7 @@ class OfflineRecipe(Table):
         return self
 
 
-class Recipe(Table):
+class Recipe(RecipeTable):
     """Everything that defines a run, but for the machine."""
 
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0

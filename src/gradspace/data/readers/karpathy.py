@@ -24,7 +24,7 @@ class Sentence:
 
 
 @dataclass(frozen=True)
-class Entry:
+class KarpathyEntry:
     """One image of the file; COCO's have a `filepath`, the folder that the image is in."""
 
     filename: str
@@ -35,7 +35,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class KarpathyFile:
-    images: list[Entry]
+    images: list[KarpathyEntry]
 
 
 def _files(path: Path) -> list[Path]:
@@ -69,17 +69,17 @@ def open_karpathy(path: Path, images: Path | None) -> Dataset:
     return Dataset(file.stem.removeprefix("dataset_"), splits)
 
 
-def _with_folder(entry: Entry) -> str:
+def _with_folder(entry: KarpathyEntry) -> str:
     return f"{entry.filepath}/{entry.filename}" if entry.filepath else entry.filename
 
 
-def _without_folder(entry: Entry) -> str:
+def _without_folder(entry: KarpathyEntry) -> str:
     return entry.filename
 
 
 def _locate(
-    entries: Sequence[Entry], folder: Path, given: Path | None
-) -> tuple[ImageStore | None, Callable[[Entry], str]]:
+    entries: Sequence[KarpathyEntry], folder: Path, given: Path | None
+) -> tuple[ImageStore | None, Callable[[KarpathyEntry], str]]:
     """Where the images are, and under which names: people also put all of COCO in one folder."""
     for name_of in (_with_folder, _without_folder):
         names = [name_of(entry) for entry in entries]

@@ -37,7 +37,7 @@ Splits = Mapping[str, Sequence[str]]
 
 
 @dataclass
-class Table:
+class CaptionTable:
     """The rows of a file, by image, in their order."""
 
     captions: dict[str, list[str]] = field(default_factory=dict)
@@ -105,14 +105,14 @@ def open_table(
     return Dataset(name, made, (*table.problems, *unused))
 
 
-def _read(file: Path) -> Table:
+def _read(file: Path) -> CaptionTable:
     rows = _rows(file)
     _, header = next(rows, (0, []))
     if not {"image", "caption"} <= set(header):
         raise ValueError(
             f"{file} has the columns {', '.join(header) or 'none'}; expected image and caption"
         )
-    table = Table()
+    table = CaptionTable()
     for line, fields in rows:
         where = f"line {line} of {file.name}"
         if len(fields) == len(header):
@@ -186,7 +186,7 @@ def shares(names: Sequence[str], dev: float, test: float) -> Splits:
 
 
 def _captions_without_image(
-    table: Table, splits: Splits, store: ImageStore | None
+    table: CaptionTable, splits: Splits, store: ImageStore | None
 ) -> Iterator[Problem]:
     """Images that have captions but are in no split, and in no folder or zip either."""
     used = {name for names in splits.values() for name in names}

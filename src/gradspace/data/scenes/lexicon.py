@@ -7,7 +7,7 @@ import numpy as np
 
 from gradspace.data.scenes.sample import pick
 from gradspace.data.scenes.truth import Mention
-from gradspace.data.scenes.world import INDOORS, OUTDOORS, Group
+from gradspace.data.scenes.world import INDOORS, OUTDOORS, SceneGroup
 
 # The first word of each is the most frequent.
 NOUNS = {
@@ -151,7 +151,7 @@ def plural(noun: str) -> str:
     return noun + "es" if noun.endswith("x") else noun + "s"
 
 
-def noun_phrase(rng: np.random.Generator, group: Group, detail: float) -> NounPhrase:
+def noun_phrase(rng: np.random.Generator, group: SceneGroup, detail: float) -> NounPhrase:
     """Words for `group`; `detail` between 0 and 1 is how much of it they tell."""
     colour = group.colour if rng.random() < 0.4 + 0.5 * detail else None
     size = group.size if rng.random() < 0.15 + 0.4 * detail else None

@@ -8,7 +8,7 @@ from PIL import Image, ImageDraw, ImageFilter
 from gradspace.data.scenes.backdrops import backdrop, ink
 from gradspace.data.scenes.sprites import LIGHT_COLOURS, PAINT, REACH, sprite
 from gradspace.data.scenes.traces import Pen, tilt, trace
-from gradspace.data.scenes.world import Group, Scene
+from gradspace.data.scenes.world import Scene, SceneGroup
 
 OVERSAMPLING = 2
 SHADOW = 0.42
@@ -33,7 +33,7 @@ def render(scene: Scene, size: int, rng: np.random.Generator) -> Image.Image:
     return canvas.reduce(OVERSAMPLING)
 
 
-def _objects(group: Group, turn: float, width: int, rng: np.random.Generator) -> list[Placed]:
+def _objects(group: SceneGroup, turn: float, width: int, rng: np.random.Generator) -> list[Placed]:
     """Sprites of one group, each a little turned, with the corners where they go."""
     pixels = round(2 * group.radius * REACH * width)
     bright = group.colour in LIGHT_COLOURS

@@ -17,9 +17,9 @@ from gradspace.data.scenes.world import (
     SHAPES,
     SIZES,
     Action,
-    Group,
     Point,
     Scene,
+    SceneGroup,
 )
 
 GROUP_WEIGHTS = (0.12, 0.33, 0.33, 0.22)
@@ -66,7 +66,7 @@ def sample_scene(rng: np.random.Generator) -> Scene:
         )
     places, zoom = _place(rng, drafts, actions)
     groups = tuple(
-        Group(d.shape, d.colour, d.size, d.pattern, places[i], zoom * layout.RADIUS[d.size])
+        SceneGroup(d.shape, d.colour, d.size, d.pattern, places[i], zoom * layout.RADIUS[d.size])
         for i, d in enumerate(drafts)
     )
     return Scene(pick(rng, BACKDROPS), groups, tuple(actions))

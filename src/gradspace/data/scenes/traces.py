@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from PIL import ImageDraw
 
 from gradspace.data.scenes.layout import REACH, TRAIL, orbit
-from gradspace.data.scenes.world import Action, Group, Point, Scene
+from gradspace.data.scenes.world import Action, Point, Scene, SceneGroup
 
 Colour = tuple[int, int, int]
 LIGHT = (255, 232, 110, 130)
@@ -45,7 +45,7 @@ def tilt(scene: Scene, number: int) -> float:
     return 0.0
 
 
-def _motion(pen: Pen, group: Group, away: float, length: float) -> None:
+def _motion(pen: Pen, group: SceneGroup, away: float, length: float) -> None:
     """Three lines behind every object, on the side that `away` points to."""
     side = away * (REACH[group.shape][2] * group.radius + 0.012)
     for x, y in group.positions:
@@ -54,17 +54,17 @@ def _motion(pen: Pen, group: Group, away: float, length: float) -> None:
             pen.line([(start, height), (start + away * length * share, height)], 0.011)
 
 
-def _away(subject: Group, target: Group) -> float:
+def _away(subject: SceneGroup, target: SceneGroup) -> float:
     return math.copysign(1.0, subject.centre[0] - target.centre[0])
 
 
-def _chase(pen: Pen, subject: Group, target: Group) -> None:
+def _chase(pen: Pen, subject: SceneGroup, target: SceneGroup) -> None:
     away = _away(subject, target)
     _motion(pen, subject, away, TRAIL)
     _motion(pen, target, away, 0.045)
 
 
-def _push(pen: Pen, subject: Group, target: Group) -> None:
+def _push(pen: Pen, subject: SceneGroup, target: SceneGroup) -> None:
     """Motion lines behind the subject and a scrape on the ground under the target."""
     away = _away(subject, target)
     _motion(pen, subject, away, 0.06)
@@ -75,7 +75,7 @@ def _push(pen: Pen, subject: Group, target: Group) -> None:
         pen.line([(start, ground), (start - away * 0.28 * target.radius, ground)], 0.011)
 
 
-def _hang(pen: Pen, subject: Group, target: Group) -> None:
+def _hang(pen: Pen, subject: SceneGroup, target: SceneGroup) -> None:
     """A string for every subject; its ends are hidden behind the objects."""
     middle, bottom = target.centre[0], target.centre[1] + _inset(target, 1) * target.radius
     for x, y in subject.positions:
@@ -83,11 +83,11 @@ def _hang(pen: Pen, subject: Group, target: Group) -> None:
         pen.line([((middle + x) / 2, bottom), (x, top)], 0.013)
 
 
-def _inset(group: Group, side: int) -> float:
+def _inset(group: SceneGroup, side: int) -> float:
     return 0.75 if group.shape == "ring" else 0.55 * REACH[group.shape][side]
 
 
-def _orbit(pen: Pen, subject: Group, target: Group) -> None:
+def _orbit(pen: Pen, subject: SceneGroup, target: SceneGroup) -> None:
     wide, high = orbit(subject.radius, target.radius)
     x, y = target.centre
     for k in range(24):
@@ -95,7 +95,7 @@ def _orbit(pen: Pen, subject: Group, target: Group) -> None:
         pen.line([(x + wide * math.cos(t), y + high * math.sin(t)) for t in turns], 0.01)
 
 
-def _shine(pen: Pen, subject: Group, target: Group) -> None:
+def _shine(pen: Pen, subject: SceneGroup, target: SceneGroup) -> None:
     """A beam that opens towards the targets, and short rays around the subject."""
     x, y = subject.centre
     left, top, right, bottom = target.box
@@ -108,7 +108,7 @@ def _shine(pen: Pen, subject: Group, target: Group) -> None:
         pen.line([(x + r * math.cos(turn), y + r * math.sin(turn)) for r in ends], 0.011)
 
 
-def _wobble(pen: Pen, subject: Group, target: Group) -> None:
+def _wobble(pen: Pen, subject: SceneGroup, target: SceneGroup) -> None:
     """Two bows on either side."""
     x, y = subject.centre
     for side in (0.0, math.pi):
@@ -119,11 +119,11 @@ def _wobble(pen: Pen, subject: Group, target: Group) -> None:
             pen.line(bow, 0.01)
 
 
-def _nothing(pen: Pen, subject: Group, target: Group) -> None:
+def _nothing(pen: Pen, subject: SceneGroup, target: SceneGroup) -> None:
     """Contact alone shows the action."""
 
 
-_TRACES: dict[str, Callable[[Pen, Group, Group], None]] = {
+_TRACES: dict[str, Callable[[Pen, SceneGroup, SceneGroup], None]] = {
     "leaning_against": _nothing,
     "stacked_on": _nothing,
     "balancing_on": _wobble,

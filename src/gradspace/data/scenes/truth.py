@@ -31,8 +31,8 @@ from gradspace.data.scenes.world import (
     SHAPES,
     SIZES,
     TOUCHING,
-    Group,
     Scene,
+    SceneGroup,
     related,
 )
 
@@ -49,7 +49,7 @@ class Mention:
     pattern: str | None = None
     counts: tuple[int, ...] = COUNTS
 
-    def fits(self, group: Group) -> bool:
+    def fits(self, group: SceneGroup) -> bool:
         return (
             self.shape in (None, group.shape)
             and self.colour in (None, group.colour)

@@ -38,7 +38,7 @@ Box = tuple[float, float, float, float]
 
 
 @dataclass(frozen=True)
-class Group:
+class SceneGroup:
     """One to four equal objects; `positions` are their centres and `radius` their half size."""
 
     shape: str
@@ -79,7 +79,7 @@ class Scene:
     """Up to four groups of different shapes, so that "two balls" means the same to everyone."""
 
     backdrop: str
-    groups: tuple[Group, ...]
+    groups: tuple[SceneGroup, ...]
     actions: tuple[Action, ...]
 
 
