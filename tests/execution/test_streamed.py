@@ -117,7 +117,7 @@ def test_compiled_code_builds_no_matrix(monkeypatch: pytest.MonkeyPatch) -> None
     batch = embedded()
     loss = gs.RetrievalLoss("nt-xent", execution="streamed", tile=8)
     expected = outcome(loss, batch)
-    monkeypatch.setattr(loss, "_dense", None)
+    monkeypatch.setattr(loss, "_of_matrix", None)
     compiled: Any = torch.compile(loss, backend="eager")
     torch.testing.assert_close(outcome(compiled, batch), expected)
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 import gradspace as gs
 from gradspace.analysis.mined import offline_cocos, offline_cocos_of_scores
-from gradspace.loss.mined import MinedColumns, MinedScores, Offline
+from gradspace.loss.mined import Offline
 
 OBJECTIVES = ["triplet", "triplet-hard", "nt-xent", "smooth-ap", "circle/sigmoid-ms", "siglip"]
 MINED = [*OBJECTIVES, "offline-triplet", "adaptive-offline-quintuplet"]
@@ -34,18 +34,6 @@ def mined_batch() -> tuple[Tensor, Tensor, Tensor, Offline]:
     )
 
 
-def scored(images: Tensor, texts: Tensor, offline: Offline, terms: bool) -> MinedScores:
-    if terms:
-        return offline.scores(images, texts)
-    more_images, more_texts = offline.items(by_position=False)
-    return MinedColumns(
-        of_images=images @ more_texts.embeddings.t(),
-        of_texts=texts @ more_images.embeddings.t(),
-        text_ids=more_texts.ids,
-        image_ids=more_images.ids,
-    )
-
-
 @pytest.mark.parametrize("positives", ["ids", "position"])
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_scores_and_embeddings_have_one_loss(name: str, positives: Any) -> None:
@@ -65,7 +53,7 @@ def test_with_mined_negatives_too(name: str, positives: Any) -> None:
     for as_scores in (False, True):
         leaves = [side.clone().requires_grad_() for side in (images, texts)]
         if as_scores:
-            mined = scored(leaves[0], leaves[1], offline, loss.objective.uses_offline)
+            mined = offline.scores(leaves[0], leaves[1], loss.objective.uses_offline)
             value = loss.of_scores(leaves[0] @ leaves[1].t(), ids, ids, mined)
         else:
             value = loss(*leaves, ids, ids, offline)
@@ -77,7 +65,7 @@ def test_with_mined_negatives_too(name: str, positives: Any) -> None:
 def test_counts_are_the_same(name: str) -> None:
     images, texts, ids, offline = mined_batch()
     objective = gs.objective(name)
-    mined = scored(images, texts, offline, objective.uses_offline)
+    mined = offline.scores(images, texts, objective.uses_offline)
     found = offline_cocos_of_scores(objective, images @ texts.t(), ids, mined)
     assert found == offline_cocos(objective, images, texts, ids, offline)
 

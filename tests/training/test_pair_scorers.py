@@ -16,7 +16,7 @@ from training.test_resume import assert_same
 from typer.testing import CliRunner
 
 from gradspace.cli import app
-from gradspace.loss.mined import MinedColumns
+from gradspace.loss.mined import FurtherScores
 from gradspace.metrics import retrieval_report
 from gradspace.mining import (
     MinedLists,
@@ -27,6 +27,7 @@ from gradspace.mining import (
     save_lists,
 )
 from gradspace.models import PairScorer
+from gradspace.objectives.statistics import OfflineScores
 from gradspace.runs.folder import Run, create_run
 from gradspace.runs.recipe import make_recipe
 from gradspace.runs.represent import represent_split
@@ -358,9 +359,11 @@ def test_scores_of_what_was_mined(lists: Path, tmp_path: Path) -> None:
     n = len(images) // 3
     own, of_image, of_text = (torch.arange(n) + k * n for k in range(3))
     torch.testing.assert_close(terms.scores, everything[:n, :n])
-    assert isinstance(terms.mined, tuple)
-    assert isinstance(columns.mined, MinedColumns)
+    assert terms.mined
+    assert columns.mined
     by_image, by_text = terms.mined
+    assert isinstance(by_image, OfflineScores)
+    assert isinstance(by_text, OfflineScores)
     for found, (row, column) in {
         by_image.positive: (own, own),
         by_image.negative: (own, of_text),
@@ -370,7 +373,8 @@ def test_scores_of_what_was_mined(lists: Path, tmp_path: Path) -> None:
     }.items():
         torch.testing.assert_close(found, everything[row, column])
     more = torch.cat([of_text, of_image])
-    torch.testing.assert_close(columns.mined.of_images, everything[:n][:, more])
-    torch.testing.assert_close(columns.mined.of_texts, everything[more][:, :n].t())
-    assert torch.equal(columns.mined.text_ids, batch.text_ids[more])
-    assert torch.equal(columns.mined.image_ids, batch.image_ids[more])
+    expected = everything[:n][:, more], everything[more][:, :n].t()
+    for further, scores in zip(columns.mined, expected, strict=True):
+        assert isinstance(further, FurtherScores)
+        torch.testing.assert_close(further.scores, scores)
+        assert torch.equal(further.ids, batch.text_ids[more])

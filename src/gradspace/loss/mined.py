@@ -65,7 +65,17 @@ class Offline:
             texts_of_images=change(self.texts_of_images),
         )
 
-    def scores(self, images: Tensor, texts: Tensor) -> tuple[OfflineScores, OfflineScores]:
+    def scores(self, images: Tensor, texts: Tensor, terms: bool) -> MinedScores:
+        """With the images and texts of the batch: terms of an objective that has such, or rows."""
+        if terms:
+            return self.terms(images, texts)
+        more_images, more_texts = self.items(by_position=False)
+        return (
+            FurtherScores(images @ more_texts.embeddings.t(), more_texts.ids),
+            FurtherScores(texts @ more_images.embeddings.t(), more_images.ids),
+        )
+
+    def terms(self, images: Tensor, texts: Tensor) -> tuple[OfflineScores, OfflineScores]:
         """For objectives with terms of their own: of the images, and of the texts."""
         own = _row_by_row(images, texts)
         return (
@@ -96,21 +106,18 @@ class Offline:
 
 
 @dataclass(frozen=True)
-class MinedColumns:
-    """Scores with what was mined for a batch, as further candidates of every query."""
+class FurtherScores:
+    """Scores of queries with what was mined for their batch, as further candidates of each."""
 
-    of_images: Tensor
-    """[images, further texts]"""
-    of_texts: Tensor
-    """[texts, further images]"""
-    text_ids: Tensor
-    """Of the further texts."""
-    image_ids: Tensor
-    """Of the further images."""
+    scores: Tensor
+    """[queries, further candidates]"""
+    ids: Tensor
+    """Of the further candidates."""
 
 
-MinedScores = tuple[OfflineScores, OfflineScores] | MinedColumns
-"""Of the images and of the texts, for objectives with terms of their own; columns for others."""
+MinedRow = OfflineScores | FurtherScores
+MinedScores = tuple[MinedRow, MinedRow]
+"""Of the images, and of the texts."""
 
 
 def _row_by_row(images: Tensor, texts: Tensor) -> Tensor:

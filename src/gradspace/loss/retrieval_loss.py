@@ -12,27 +12,19 @@ from gradspace.checks import (
     check_count,
     check_embeddings,
     check_finite,
-    check_ids,
     check_scores,
     check_tensor,
 )
-from gradspace.execution.batch_pairs import NO_PAIR
 from gradspace.execution.block import Executor
 from gradspace.execution.choice import Execution, choose_executor
 from gradspace.execution.distributed import Items, Processes
 from gradspace.execution.scaled import both_ways
 from gradspace.loss.memory import Memory
-from gradspace.loss.mined import MinedColumns, MinedScores, Offline
+from gradspace.loss.mined import MinedScores, Offline
+from gradspace.loss.pairing import Pairing
 from gradspace.objectives import Objective, as_objective
 from gradspace.objectives.contract import Reduction
 from gradspace.objectives.statistics import OfflineScores
-from gradspace.scores.positives import (
-    Positives,
-    match_ids,
-    match_nothing,
-    match_positions,
-    stable_ids,
-)
 from gradspace.scores.tiles import as_computed
 
 Choice = TypeVar("Choice", bound=str)
@@ -109,27 +101,27 @@ class RetrievalLoss(nn.Module):
         offline: Offline | None = None,
     ) -> Tensor:
         processes = Processes.current()
+        pairing = self._pairing(image_ids, text_ids)
         if processes.number == 1:
-            self._check(images, texts, image_ids, text_ids, offline)
+            self._check(images, texts, pairing, offline)
         else:
-            self._check_everywhere(processes, images, texts, image_ids, text_ids, offline)
+            self._check_everywhere(processes, images, texts, pairing, offline)
         with torch.autocast(images.device.type, enabled=False):
             if self.normalize:
                 images, texts = _unit(images), _unit(texts)
                 offline = offline and offline.each(_unit)
-            as_terms = offline.scores(images, texts) if offline and self._has_terms else None
-            alone = processes.number == 1 and self.memory is None and (not offline or as_terms)
+            terms = offline.terms(images, texts) if offline and self._has_terms else None
+            alone = processes.number == 1 and self.memory is None and (not offline or terms)
             executor = choose_executor(self.execution, self.tile, images, texts, alone=bool(alone))
             if executor is None:
-                return self._dense(images, texts, image_ids, text_ids, as_terms)
-            by_position = image_ids is None or text_ids is None or self.positives == "position"
-            ids = self._integer_ids(images, texts, image_ids, text_ids, processes)
-            sides = Items(images, ids[0]), Items(texts, ids[1])
-            extra = offline.items(by_position) if offline and not as_terms else None
+                return self._of_matrix(as_computed(images) @ as_computed(texts).t(), pairing, terms)
+            by_position = pairing.ids is None
+            extra = offline.items(by_position) if offline and not terms else None
             scaled = self._scaled
             if torch.compiler.is_compiling():  # tiles are no graph, and have nothing to gain by it
                 scaled = torch.compiler.disable(scaled)  # type: ignore[no-untyped-call]
-            return scaled(*sides, executor, processes, by_position, as_terms, extra)
+            sides = pairing.items(images, texts, processes)
+            return scaled(*sides, executor, processes, by_position, terms, extra)
 
     def of_scores(
         self,
@@ -139,14 +131,15 @@ class RetrievalLoss(nn.Module):
         offline: MinedScores | None = None,
     ) -> Tensor:
         """The same from `scores[image, text]`, whoever computed them, in one process."""
+        pairing = self._pairing(image_ids, text_ids)
         check_scores(scores)
         if self.checks and not torch.compiler.is_compiling():
             check_finite("scores", scores)
-        self._check_pairs(scores.shape[0], scores.shape[1], image_ids, text_ids)
+        pairing.check(scores.shape[0], scores.shape[1])
         if self.normalize or self.memory is not None:
             raise ValueError("scores have no embeddings to normalize or to keep in a memory")
         with torch.autocast(scores.device.type, enabled=False):
-            return self._of_matrix(as_computed(scores), image_ids, text_ids, offline)
+            return self._of_matrix(as_computed(scores), pairing, offline)
 
     @property
     def _has_terms(self) -> bool:
@@ -157,66 +150,13 @@ class RetrievalLoss(nn.Module):
 
     # --- executions -----------------------------------------------------------------------------
 
-    def _dense(
-        self,
-        images: Tensor,
-        texts: Tensor,
-        image_ids: Ids | None,
-        text_ids: Ids | None,
-        offline: tuple[OfflineScores, OfflineScores] | None,
-    ) -> Tensor:
+    def _of_matrix(self, scores: Tensor, pairing: Pairing, mined: MinedScores | None) -> Tensor:
         """With the whole score matrix in memory."""
-        scores = as_computed(images) @ as_computed(texts).t()
-        return self._of_matrix(scores, image_ids, text_ids, offline)
-
-    def _of_matrix(
-        self,
-        scores: Tensor,
-        image_ids: Ids | None,
-        text_ids: Ids | None,
-        offline: MinedScores | None,
-    ) -> Tensor:
-        image_to_text, text_to_image = self._match(scores, image_ids, text_ids)
-        rows, columns = scores, scores.t()
-        of_images, of_texts = None, None
-        if isinstance(offline, MinedColumns):
-            rows = torch.cat([rows, as_computed(offline.of_images)], 1)
-            columns = torch.cat([columns, as_computed(offline.of_texts)], 1)
-            own = self._match_mined(scores, image_ids, text_ids, offline)
-            image_to_text, text_to_image = (
-                known.with_more(more)
-                for known, more in zip((image_to_text, text_to_image), own, strict=True)
-            )
-        elif offline is not None:
-            of_images, of_texts = offline
-        by_image = self.objective(rows, image_to_text, of_images)
-        by_text = self.objective(columns, text_to_image, of_texts)
-        return self._reduce(
-            (by_image, image_to_text.any_valid.sum()), (by_text, text_to_image.any_valid.sum())
+        by_image, by_text = (
+            (self.objective(rows.scores, rows.positives, rows.offline), rows.positives.any_valid)
+            for rows in pairing.rows(scores, mined)
         )
-
-    def _match(
-        self, scores: Tensor, image_ids: Ids | None, text_ids: Ids | None
-    ) -> tuple[Positives, Positives]:
-        """The positives of the images and of the texts of a batch."""
-        if image_ids is None or text_ids is None or self.positives == "position":
-            by_position = match_positions(len(scores), scores.device)
-            return by_position, by_position
-        image_to_text = match_ids(image_ids, text_ids)
-        if not torch.compiler.is_compiling() and not image_to_text.valid.any():
-            raise ValueError(NO_PAIR)
-        return image_to_text.to(scores.device), image_to_text.transpose().to(scores.device)
-
-    def _match_mined(
-        self, scores: Tensor, image_ids: Ids | None, text_ids: Ids | None, mined: MinedColumns
-    ) -> tuple[Positives, Positives]:
-        """What of the mined texts and images belongs to an image, and to a text, of the batch."""
-        if image_ids is None or text_ids is None or self.positives == "position":
-            return match_nothing(mined.of_images), match_nothing(mined.of_texts)
-        return (
-            match_ids(image_ids, mined.text_ids).to(scores.device),
-            match_ids(text_ids, mined.image_ids).to(scores.device),
-        )
+        return self._reduce((by_image[0], by_image[1].sum()), (by_text[0], by_text[1].sum()))
 
     def _scaled(
         self,
@@ -257,19 +197,8 @@ class RetrievalLoss(nn.Module):
         image_mean = image_values.sum() / num_images.clamp(min=1)
         return (image_mean + text_values.sum() / num_texts.clamp(min=1)) / 2
 
-    def _integer_ids(
-        self,
-        images: Tensor,
-        texts: Tensor,
-        image_ids: Ids | None,
-        text_ids: Ids | None,
-        processes: Processes,
-    ) -> tuple[Tensor, Tensor]:
-        """Ids that mean the same in every process; by position, different ones in each."""
-        if image_ids is None or text_ids is None or self.positives == "position":
-            position = torch.arange(len(images), device=images.device) + (processes.rank << 40)
-            return position, position
-        return stable_ids(image_ids, images.device), stable_ids(text_ids, texts.device)
+    def _pairing(self, image_ids: Ids | None, text_ids: Ids | None) -> Pairing:
+        return Pairing(image_ids, text_ids, self.positives == "position")
 
     # --- checks ---------------------------------------------------------------------------------
 
@@ -277,46 +206,28 @@ class RetrievalLoss(nn.Module):
         self,
         images: Tensor,
         texts: Tensor,
-        image_ids: Ids | None,
-        text_ids: Ids | None,
+        pairing: Pairing,
         offline: Offline | None,
         may_be_empty: bool = False,
     ) -> None:
         check_embeddings(images, texts, may_be_empty=may_be_empty, values=self.checks)
         if offline is not None:
             offline.check(images, texts, values=self.checks)
-        self._check_pairs(len(images), len(texts), image_ids, text_ids)
-
-    def _check_pairs(
-        self, num_images: int, num_texts: int, image_ids: Ids | None, text_ids: Ids | None
-    ) -> None:
-        if (image_ids is None) != (text_ids is None):
-            missing = "image_ids" if image_ids is None else "text_ids"
-            raise ValueError(f"{missing} is missing: give the ids of both sides, or of none")
-        if image_ids is None or text_ids is None or self.positives == "position":
-            if num_images != num_texts:
-                raise ValueError(
-                    f"pairs by position need as many images as texts, got {num_images} images and "
-                    f"{num_texts} texts; pass image_ids and text_ids"
-                )
-            return
-        check_ids("image_ids", image_ids, num_images, "images")
-        check_ids("text_ids", text_ids, num_texts, "texts")
+        pairing.check(len(images), len(texts))
 
     def _check_everywhere(
         self,
         processes: Processes,
         images: Tensor,
         texts: Tensor,
-        image_ids: Ids | None,
-        text_ids: Ids | None,
+        pairing: Pairing,
         offline: Offline | None,
     ) -> None:
         """What is wrong in one process is said by all of them, instead of waiting for it."""
         check_tensor("images", images)  # without one there is no device to tell the others by
         problem = ""
         try:
-            self._check(images, texts, image_ids, text_ids, offline, may_be_empty=True)
+            self._check(images, texts, pairing, offline, may_be_empty=True)
         except ValueError as error:
             problem = str(error)
         width = images.shape[1] if images.dim() == 2 else None

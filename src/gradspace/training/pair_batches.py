@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gradspace import processes
 from gradspace.data.batches import Batch
-from gradspace.loss.mined import MinedColumns, MinedScores
+from gradspace.loss.mined import FurtherScores, MinedScores
 from gradspace.models import PairScorer, RetrievalModel
 from gradspace.models.pooling import length_mask
 from gradspace.objectives import Objective
@@ -55,7 +55,7 @@ def score_batch(
         )
     )  # fmt: skip
     scores = scorer.score(own.images, own.texts, own.lengths)
-    mined = _mined_terms if objective.uses_offline else _mined_columns
+    mined = _mined_terms if objective.uses_offline else _further_scores
     return ScoredBatch(scores, own.ids, own.ids, mined(scorer, scores, own, of_images, of_texts))
 
 
@@ -88,18 +88,16 @@ def _mined_terms(
     )
 
 
-def _mined_columns(
+def _further_scores(
     scorer: PairScorer, scores: Tensor, own: _Pairs, of_images: _Pairs, of_texts: _Pairs
 ) -> MinedScores:
     more = (of_texts, of_images)
     ids = torch.cat([side.ids for side in more])
     texts, lengths = (torch.cat([getattr(side, k) for side in more]) for k in ("texts", "lengths"))
     images = torch.cat([side.images for side in more])
-    return MinedColumns(
-        of_images=scorer.score(own.images, texts, lengths),
-        of_texts=scorer.score(images, own.texts, own.lengths).t(),
-        text_ids=ids,
-        image_ids=ids,
+    return (
+        FurtherScores(scorer.score(own.images, texts, lengths), ids),
+        FurtherScores(scorer.score(images, own.texts, own.lengths).t(), ids),
     )
 
 

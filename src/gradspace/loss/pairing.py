@@ -1,0 +1,103 @@
+"""What belongs together in a batch, said once for every execution of a loss."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gradspace.checks import Ids, check_ids
+from gradspace.execution.batch_pairs import NO_PAIR
+from gradspace.execution.distributed import Items, Processes
+from gradspace.loss.mined import FurtherScores, MinedRow, MinedScores
+from gradspace.objectives.statistics import OfflineScores
+from gradspace.scores.positives import (
+    Positives,
+    match_ids,
+    match_nothing,
+    match_positions,
+    stable_ids,
+)
+from gradspace.scores.tiles import as_computed
+
+
+@dataclass(frozen=True)
+class QueryRows:
+    """The queries of one direction, with all their candidates."""
+
+    scores: Tensor
+    """[queries, candidates]"""
+    positives: Positives
+    offline: OfflineScores | None
+    """For objectives with terms of their own."""
+
+
+@dataclass(frozen=True)
+class Pairing:
+    """Equal ids belong together; by position, image i and text i do, whatever their ids."""
+
+    image_ids: Ids | None
+    text_ids: Ids | None
+    position: bool = False
+
+    @property
+    def ids(self) -> tuple[Ids, Ids] | None:
+        """Of the images and of the texts; None by position."""
+        if self.position or self.image_ids is None or self.text_ids is None:
+            return None
+        return self.image_ids, self.text_ids
+
+    def check(self, num_images: int, num_texts: int) -> None:
+        if (self.image_ids is None) != (self.text_ids is None):
+            missing = "image_ids" if self.image_ids is None else "text_ids"
+            raise ValueError(f"{missing} is missing: give the ids of both sides, or of none")
+        if self.ids:
+            check_ids("image_ids", self.ids[0], num_images, "images")
+            check_ids("text_ids", self.ids[1], num_texts, "texts")
+        elif num_images != num_texts:
+            raise ValueError(
+                f"pairs by position need as many images as texts, got {num_images} images and "
+                f"{num_texts} texts; pass image_ids and text_ids"
+            )
+
+    def items(self, images: Tensor, texts: Tensor, processes: Processes) -> tuple[Items, Items]:
+        """With ids that mean the same in every process; by position, different ones in each."""
+        if self.ids is None:
+            position = torch.arange(len(images), device=images.device) + (processes.rank << 40)
+            return Items(images, position), Items(texts, position)
+        image_ids, text_ids = self.ids
+        return (
+            Items(images, stable_ids(image_ids, images.device)),
+            Items(texts, stable_ids(text_ids, texts.device)),
+        )
+
+    def rows(self, scores: Tensor, mined: MinedScores | None) -> tuple[QueryRows, QueryRows]:
+        """Both directions of `scores[image, text]`: the images' rows, and the texts'."""
+        image_to_text, text_to_image = self._positives(scores)
+        image_ids, text_ids = self.ids or (None, None)
+        of_images, of_texts = mined or (None, None)
+        return (
+            _with_mined(scores, image_to_text, image_ids, of_images),
+            _with_mined(scores.t(), text_to_image, text_ids, of_texts),
+        )
+
+    def _positives(self, scores: Tensor) -> tuple[Positives, Positives]:
+        if self.ids is None:
+            by_position = match_positions(len(scores), scores.device)
+            return by_position, by_position
+        image_to_text = match_ids(*self.ids)
+        if not torch.compiler.is_compiling() and not image_to_text.valid.any():
+            raise ValueError(NO_PAIR)
+        return image_to_text.to(scores.device), image_to_text.transpose().to(scores.device)
+
+
+def _with_mined(
+    scores: Tensor, positives: Positives, ids: Ids | None, mined: MinedRow | None
+) -> QueryRows:
+    """Further candidates stand behind those of the batch; own ones are left out of their rows."""
+    if not isinstance(mined, FurtherScores):
+        return QueryRows(scores, positives, mined)
+    further = as_computed(mined.scores)
+    own = match_nothing(further) if ids is None else match_ids(ids, mined.ids).to(scores.device)
+    return QueryRows(torch.cat([scores, further], 1), positives.with_more(own), None)
