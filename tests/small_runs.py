@@ -12,7 +12,7 @@ from gradspace.data.open import open_dataset
 from gradspace.runs.folder import Run, create_run
 from gradspace.runs.recipe import Recipe, make_recipe
 from gradspace.runs.system import new_system
-from gradspace.training import train
+from gradspace.training import train_run
 from gradspace.training.monitor import Monitor
 
 DATA = {"source": "scenes", "num_train": 64, "num_dev": 40, "num_test": 40}
@@ -42,5 +42,5 @@ def train_small(folder: Path, **tables: Any) -> Run:
     run = create_run(folder, recipe)
     system = new_system(recipe, dataset, run, torch.device("cpu"))
     with Monitor(None, 0) as monitor:
-        train(recipe, dataset, system, run, monitor)
+        train_run(recipe, dataset, system, run, monitor)
     return run

@@ -55,7 +55,7 @@ def test_metrics() -> None:
 def test_training(tmp_path: Path) -> None:
     from gradspace.runs.folder import create_run
     from gradspace.runs.system import prepare_system
-    from gradspace.training import train
+    from gradspace.training import train_run
     from gradspace.training.monitor import Monitor
 
     for precision in ("float32", "bfloat16", "float16"):
@@ -64,7 +64,7 @@ def test_training(tmp_path: Path) -> None:
         run = create_run(tmp_path / precision, recipe)
         system = prepare_system(run, recipe, dataset, torch.device("cuda"))
         with Monitor(None, 0) as monitor:
-            train(recipe, dataset, system, run, monitor)
+            train_run(recipe, dataset, system, run, monitor)
         assert [line["epoch"] for line in run.metrics() if line["kind"] == "epoch"] == [0, 1]
 
 

@@ -9,7 +9,7 @@ import pytest
 from gradspace.comparison.grid import cells, on_data, with_first_rounds
 from gradspace.comparison.needs import find_needs
 from gradspace.comparison.recipe import lay_over, load_comparison
-from gradspace.comparison.study import Range, Values, study_points
+from gradspace.comparison.study import AxisValues, Range, study_points
 
 SMALL = """
 title = "Small"
@@ -220,7 +220,7 @@ def test_two_runs_never_share_a_folder(tmp_path: Path) -> None:
 
 
 def test_a_study_is_a_product_of_values_or_a_sample_of_it() -> None:
-    lists: dict[str, Values] = {"objective.a": [1, 2, 3], "objective.b": [True, False]}
+    lists: dict[str, AxisValues] = {"objective.a": [1, 2, 3], "objective.b": [True, False]}
     points = study_points(lists, None)
     assert len(points) == 6
     assert points[1] == (("objective.a", 1), ("objective.b", False))
@@ -233,7 +233,7 @@ def test_a_study_is_a_product_of_values_or_a_sample_of_it() -> None:
 
 def test_values_are_drawn_from_ranges() -> None:
     wide, narrow = Range(low=0.001, high=10, log=True), Range(low=-1, high=1)
-    ranges: dict[str, Values] = {"a": wide, "b": narrow, "c": ["x"]}
+    ranges: dict[str, AxisValues] = {"a": wide, "b": narrow, "c": ["x"]}
     points = [dict(point) for point in study_points(ranges, 200)]
     assert all(0.001 <= p["a"] <= 10 and -1 <= p["b"] <= 1 and p["c"] == "x" for p in points)
     assert 60 < sum(p["a"] < 0.1 for p in points) < 140, "half of the range in its logarithm"

@@ -79,7 +79,7 @@ def test_a_run_that_collapsed_is_not_trained_again(
         raise TrainingError("all images are one point")
 
     trained: list[int] = []
-    monkeypatch.setattr(worker, "train", collapse)
+    monkeypatch.setattr(worker, "train_run", collapse)
     for again in ("", rf"; delete {tmp_path}/a to train it again"):
         with pytest.raises(TrainingError, match=f"^all images are one point{again}$"):
             worker.complete(collapsed, torch.device("cpu"), there, {})

@@ -9,10 +9,10 @@ import pytest
 from comparison.made_up import entry
 from PIL import Image
 
-from gradspace.comparison.study import Point, save_heat_map, tried_points
+from gradspace.comparison.study import StudyPoint, save_heat_map, tried_points
 
 KEYS = ("objective.margin", "objective.base")
-POINTS: dict[str, Point] = {
+POINTS: dict[str, StudyPoint] = {
     f"a, b margin={margin} base={base}": tuple(zip(KEYS, (margin, base), strict=True))
     for margin in (0.2, 0.4)
     for base in (0.5, 0.7)

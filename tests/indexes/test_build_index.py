@@ -34,7 +34,7 @@ from gradspace.runs.embed import embed_captions, embed_pictures
 from gradspace.runs.folder import create_run
 from gradspace.runs.recipe import DataRecipe, make_recipe
 from gradspace.runs.system import System, load_system, new_system
-from gradspace.training import train
+from gradspace.training import train_run
 from gradspace.training.monitor import Monitor
 
 
@@ -526,7 +526,7 @@ def test_the_grid_of_features_lies_on_the_picture(tmp_path: Path) -> None:
     run = create_run(tmp_path / "run", recipe)
     system = new_system(recipe, open_recipe(recipe.data), run, torch.device("cpu"))
     with Monitor(None, 0) as monitor:
-        train(recipe, open_recipe(recipe.data), system, run, monitor)
+        train_run(recipe, open_recipe(recipe.data), system, run, monitor)
     collection = dataset_split(recipe.data, "test")
     index = create_index(tmp_path / "index", run.folder, system, collection)
     update_index(index, collection, system)

@@ -27,7 +27,7 @@ from gradspace.runs.represent import embed_split
 from gradspace.runs.system import load_system, new_system, prepare_system
 from gradspace.scores.represented import load_embeddings, save_embeddings
 from gradspace.tensor_files import load_tensors
-from gradspace.training import train
+from gradspace.training import train_run
 from gradspace.training.loop import Trainer
 from gradspace.training.monitor import Monitor
 
@@ -94,7 +94,7 @@ def train_together(folder: Path, tables: dict[str, Any], stop_after: int | None 
     run = Run(folder)
     system = prepare_system(run, recipe, dataset, torch.device("cpu"))
     last = processes.rank() == processes.world_size() - 1
-    train(recipe, dataset, system, run, StopsAfter(stop_after if last else None))
+    train_run(recipe, dataset, system, run, StopsAfter(stop_after if last else None))
 
 
 class StopsAfter(Monitor):

@@ -22,7 +22,7 @@ from gradspace.runs.recipe import Recipe, make_recipe
 from gradspace.runs.represent import embed_split
 from gradspace.runs.system import is_pretrained, load_system, new_system, prepare_system
 from gradspace.tensor_files import load_tensors
-from gradspace.training import train
+from gradspace.training import train_run
 from gradspace.training.loop import Trainer
 from gradspace.training.monitor import Monitor
 from gradspace.training.stopping import Stopping
@@ -173,7 +173,7 @@ def test_a_resumed_run_has_the_same_numbers(
     torch.manual_seed(123)
     system = prepare_system(run, recipe, dataset, CPU)
     with Monitor(None, 0) as monitor:
-        train(recipe, dataset, system, run, monitor)
+        train_run(recipe, dataset, system, run, monitor)
     for name in ("best", "last"):
         expected, _ = load_tensors(getattr(whole, name))
         found, _ = load_tensors(getattr(run, name))

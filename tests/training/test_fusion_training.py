@@ -28,7 +28,7 @@ from gradspace.runs.system import load_system, new_system
 from gradspace.scores.represented import Embeddings, Parts
 from gradspace.scores.tiles import EmbeddingScores
 from gradspace.scores.two_stage import TwoStageScores
-from gradspace.training import train
+from gradspace.training import train_run
 from gradspace.training.loop import Trainer
 from gradspace.training.monitor import Monitor
 
@@ -105,7 +105,7 @@ def test_re_ranking_knows_the_scenes_it_was_trained_on(tmp_path: Path) -> None:
     run = create_run(tmp_path / "run", recipe)
     system = new_system(recipe, dataset, run, CPU)
     with Monitor(None, 0) as monitor:
-        train(recipe, dataset, system, run, monitor)
+        train_run(recipe, dataset, system, run, monitor)
     losses = [line["loss"] for line in run.metrics() if line["kind"] == "epoch"]
     assert losses[-1] < 0.3 * losses[0]
     split = dataset.splits["train"]

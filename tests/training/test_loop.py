@@ -20,7 +20,7 @@ from gradspace.runs.folder import create_run, open_run
 from gradspace.runs.represent import embed_split
 from gradspace.runs.system import load_system, new_system
 from gradspace.tensor_files import load_tensors
-from gradspace.training import train
+from gradspace.training import train_run
 from gradspace.training.health import PATIENCE, CollapseWatch, TrainingError
 from gradspace.training.loop import Trainer
 from gradspace.training.monitor import Monitor
@@ -68,7 +68,7 @@ def test_results_are_of_the_best_weights_or_not_there(tmp_path: Path) -> None:
     run.last.unlink()
     assert run.results("test").exists()
     system = new_system(run.recipe(), dataset, run, torch.device("cpu"))
-    train(run.recipe(), dataset, system, run, Monitor(None, 0))
+    train_run(run.recipe(), dataset, system, run, Monitor(None, 0))
     assert not run.results("test").exists()
     assert not run.analysis.exists()
 
@@ -79,7 +79,7 @@ def test_a_run_is_trained_by_one_process_at_a_time(tmp_path: Path) -> None:
     dataset = open_data(recipe)
     system = new_system(recipe, dataset, run, torch.device("cpu"))
     with only_writer(run.folder), pytest.raises(ValueError, match="another process is writing"):
-        train(recipe, dataset, system, run, Monitor(None, 0))
+        train_run(recipe, dataset, system, run, Monitor(None, 0))
     assert not run.metrics_file.exists()
 
 

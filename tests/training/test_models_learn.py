@@ -18,7 +18,7 @@ from gradspace.models import model_info, models
 from gradspace.runs.folder import Run, create_run
 from gradspace.runs.recipe import Recipe, make_recipe
 from gradspace.runs.system import new_system
-from gradspace.training import train
+from gradspace.training import train_run
 from gradspace.training.monitor import Monitor
 
 SHARED = Path(__file__).parents[3] / "shared"
@@ -99,7 +99,7 @@ def train_on(dataset: Dataset, recipe: Recipe, folder: Path) -> Run:
     run = create_run(folder, recipe)
     system = new_system(recipe, dataset, run, torch.device("cpu"))
     with Monitor(None, 0) as monitor:
-        train(recipe, dataset, system, run, monitor)
+        train_run(recipe, dataset, system, run, monitor)
     return run
 
 

@@ -36,7 +36,7 @@ from gradspace.scores import tiles
 from gradspace.scores.evaluating import evaluating
 from gradspace.scores.represented import Parts, mean_scores
 from gradspace.scores.two_stage import TwoStageScores
-from gradspace.training import train
+from gradspace.training import train_run
 from gradspace.training.loop import Trainer
 from gradspace.training.monitor import Monitor
 from gradspace.training.pair_batches import score_batch
@@ -99,7 +99,7 @@ def test_stopped_it_ends_the_same(name: str, tmp_path: Path) -> None:
     stopped = create_run(tmp_path / "stopped", recipe)
     for monitor in (StopsAfter(7), Monitor(None, 0)):
         dataset = open_data(recipe)
-        train(recipe, dataset, prepare_system(stopped, recipe, dataset, CPU), stopped, monitor)
+        train_run(recipe, dataset, prepare_system(stopped, recipe, dataset, CPU), stopped, monitor)
     assert_same(stopped, whole)
 
 

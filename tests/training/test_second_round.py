@@ -22,7 +22,7 @@ from gradspace.runs.folder import Run, create_run
 from gradspace.runs.mine import mine_run
 from gradspace.runs.recipe import make_recipe
 from gradspace.runs.system import load_system, new_system, prepare_system
-from gradspace.training import train
+from gradspace.training import train_run
 from gradspace.training.loop import Trainer
 from gradspace.training.monitor import Monitor
 from gradspace.training.second_round import open_mined, split_extended
@@ -149,7 +149,7 @@ def test_stopped_and_mined_anew_it_ends_the_same(stop: int, first: Run, tmp_path
     for monitor in (StopsAfter(stop), Monitor(None, 0)):
         dataset = open_data(recipe)
         system = prepare_system(run, recipe, dataset, CPU)
-        train(recipe, dataset, system, run, monitor)
+        train_run(recipe, dataset, system, run, monitor)
     assert_same(run, whole)
     assert run.offline.read_bytes() == whole.offline.read_bytes()
     assert load_lists(run.offline).record["source"]["epoch"] == "2"

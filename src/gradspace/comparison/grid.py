@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gradspace.comparison.recipe import Comparison, ModelChoice, Only, Tables, lay_over
-from gradspace.comparison.study import Point, point_label, study_points
+from gradspace.comparison.study import StudyPoint, point_label, study_points
 from gradspace.models import model_info
 from gradspace.runs.recipe import Recipe, apply_override, build_objective, make_recipe, set_key
 
@@ -34,7 +34,7 @@ class Cell:
     objective: str
     seed: int
     recipe: Recipe
-    point: Point = ()
+    point: StudyPoint = ()
     """Of a study."""
     first: Cell | None = None
     """What is trained before: a first round, whose best model mines the negatives of this one."""
@@ -186,7 +186,7 @@ class _Objective:
     """An objective of the grid, or a point of a study of it."""
 
     name: str
-    point: Point
+    point: StudyPoint
     tables: Tables
 
     @property
@@ -194,7 +194,7 @@ class _Objective:
         return f"{self.name} {point_label(self.point)}".strip()
 
 
-def _objective(comparison: Comparison, name: str, point: Point = ()) -> _Objective:
+def _objective(comparison: Comparison, name: str, point: StudyPoint = ()) -> _Objective:
     tables = lay_over({"objective": {"name": name}}, comparison.objectives[name].tables)
     for key, value in point:
         set_key(tables, key, value)

@@ -24,7 +24,7 @@ from typing import Annotated, Any, Literal
 import pydantic
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
-from gradspace.comparison.study import Values, study_points
+from gradspace.comparison.study import AxisValues, study_points
 from gradspace.parameters import suggestion
 from gradspace.runs.numbers import RECALLS, check_metric
 from gradspace.runs.recipe import RecipeTable, read_toml
@@ -115,7 +115,7 @@ class Comparison(RecipeTable):
     objectives: Annotated[dict[str, ObjectiveChoice], Field(min_length=1)]
     exceptions: tuple[Exceptional, ...] = ()
     only: Only = Only()
-    parameters: dict[str, Values] = Field(default_factory=dict)
+    parameters: dict[str, AxisValues] = Field(default_factory=dict)
     """Key of the training recipe -> values to try: a study (see study.py)."""
     sample: PositiveInt | None = None
     """Points of a study that are taken by lot."""

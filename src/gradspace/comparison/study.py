@@ -27,7 +27,7 @@ from gradspace.files import write_atomically
 from gradspace.runs.folder import Run
 from gradspace.runs.recipe import RecipeTable
 
-Point = tuple[tuple[str, Any], ...]
+StudyPoint = tuple[tuple[str, Any], ...]
 """Key of the training recipe and its value, for every parameter of a study."""
 
 
@@ -52,10 +52,10 @@ class Range(RecipeTable):
         return float(f"{value:.3g}")
 
 
-Values = Annotated[list[Any], Field(min_length=1)] | Range
+AxisValues = Annotated[list[Any], Field(min_length=1)] | Range
 
 
-def study_points(parameters: Mapping[str, Values], sample: int | None) -> list[Point]:
+def study_points(parameters: Mapping[str, AxisValues], sample: int | None) -> list[StudyPoint]:
     """All points, or some by lot, the same ones every time; one empty point without parameters."""
     lists = {key: values for key, values in parameters.items() if isinstance(values, list)}
     rng = np.random.default_rng(0)
@@ -70,11 +70,11 @@ def study_points(parameters: Mapping[str, Values], sample: int | None) -> list[P
     return [tuple((k, _draw(v, rng)) for k, v in parameters.items()) for _ in range(sample)]
 
 
-def _draw(values: Values, rng: np.random.Generator) -> Any:
+def _draw(values: AxisValues, rng: np.random.Generator) -> Any:
     return values[rng.integers(len(values))] if isinstance(values, list) else values.draw(rng)
 
 
-def point_label(point: Point) -> str:
+def point_label(point: StudyPoint) -> str:
     """`margin=0.2 scale=10`"""
     return " ".join(f"{key.rpartition('.')[2]}={value}" for key, value in point)
 
@@ -89,7 +89,7 @@ class Tried:
     dataset: str
     model: str
     objective: str
-    point: Point
+    point: StudyPoint
     mean: float
     std: float | None
     run: Run
@@ -101,7 +101,7 @@ class Tried:
 
 
 def tried_points(
-    entries: Sequence[Entry], points: Mapping[str, Point], metric: str = "rsum"
+    entries: Sequence[Entry], points: Mapping[str, StudyPoint], metric: str = "rsum"
 ) -> list[Tried]:
     """Best first; `points` has the point of every label of an objective."""
     found: dict[tuple[str, str, str], list[Entry]] = {}

@@ -96,12 +96,12 @@ def make_tables(view: View, entries: Sequence[Entry], tests: Tests) -> list[Resu
     return found
 
 
-Values = Mapping[tuple[str, str], TableCell]
+TableCells = Mapping[tuple[str, str], TableCell]
 """(objective, metric) -> cell"""
 
 
 def _as_rows(
-    title: str, objectives: Sequence[str], metrics: Sequence[str], values: Values
+    title: str, objectives: Sequence[str], metrics: Sequence[str], values: TableCells
 ) -> ResultTable:
     columns = tuple(_column(metric, metric) for metric in metrics)
     rows = tuple((o, tuple(values[o, metric] for metric in metrics)) for o in objectives)
@@ -109,7 +109,7 @@ def _as_rows(
 
 
 def _as_grid(
-    title: str, objectives: Sequence[str], metrics: Sequence[str], values: Values
+    title: str, objectives: Sequence[str], metrics: Sequence[str], values: TableCells
 ) -> ResultTable:
     """Triplet weights are columns, once per metric, and pair weights rows."""
     triplet = list(dict.fromkeys(objective.partition("/")[0] for objective in objectives))

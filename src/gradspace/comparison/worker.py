@@ -24,7 +24,7 @@ from gradspace.runs.mine import mine_run
 from gradspace.runs.recipe import DataRecipe, Recipe
 from gradspace.runs.system import load_system, prepare_system
 from gradspace.tensor_files import load_tensors, save_tensors
-from gradspace.training import train
+from gradspace.training import train_run
 from gradspace.training.health import TrainingError
 from gradspace.training.monitor import Monitor
 from gradspace.training.schedule import stages
@@ -110,7 +110,7 @@ def complete(
     system = prepare_system(run, task.recipe, dataset, device)
     end = stages(task.recipe)[-1].end
     try:
-        progress = train(task.recipe, dataset, system, run, Telling(connection, end, device))
+        progress = train_run(task.recipe, dataset, system, run, Telling(connection, end, device))
     except TrainingError as error:
         with write_atomically(run.failure) as file:
             file.write(f"{error}; delete {run.folder} to train it again")

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from gradspace.objectives.contract import Objective
 
 
-Values = tuple[Tensor, Tensor]
+SideValues = tuple[Tensor, Tensor]
 """The value of each query of this process, and how many queries of all have a positive."""
 
 
@@ -46,7 +46,7 @@ def both_ways(
     memory: tuple[Items, Items] | None = None,
     extra: tuple[Items, Items] | None = None,
     offline: tuple[OfflineScores, OfflineScores] | None = None,
-) -> tuple[Values, Values]:
+) -> tuple[SideValues, SideValues]:
     """Compute the values of this process's images and of its texts.
 
     `aligned`: the ids of image i and text i are equal, and all others differ. `memory` has the same

@@ -27,7 +27,7 @@ from gradspace.objectives.contract import Reduction
 from gradspace.objectives.statistics import OfflineScores
 from gradspace.scores.tiles import as_computed
 
-Choice = TypeVar("Choice", bound=str)
+ChoiceT = TypeVar("ChoiceT", bound=str)
 
 
 class RetrievalLoss(nn.Module):
@@ -240,7 +240,7 @@ def _unit(embeddings: Tensor) -> Tensor:
     return nn.functional.normalize(as_computed(embeddings), dim=1)
 
 
-def _one_of(name: str, value: Choice, *choices: str) -> Choice:
+def _one_of(name: str, value: ChoiceT, *choices: str) -> ChoiceT:
     if value not in choices:
         raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
     return value

@@ -18,7 +18,7 @@ ROWS = 4096
 Relevance = NDArray[np.bool_] | Sequence[Collection[int]]
 """[captions, images], true where the caption is true of the image; or for every caption the images
 that it is true of."""
-Relation = Callable[[Any, Any], NDArray[np.bool_]]
+Related = Callable[[Any, Any], NDArray[np.bool_]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +70,7 @@ def false_negative_rate(lists: MinedLists, relevance: Relevance) -> FalseNegativ
     )
 
 
-def _share(listed: Positions, is_relevant: Relation) -> RankedShare:
+def _share(listed: Positions, is_relevant: Related) -> RankedShare:
     """Of is_relevant(query, listed item)."""
     count = np.zeros(listed.shape[1])
     for rows in blocks(len(listed), ROWS):
@@ -79,7 +79,7 @@ def _share(listed: Positions, is_relevant: Relation) -> RankedShare:
     return RankedShare(count / len(listed))
 
 
-def _truth(relevance: Relevance, num_texts: int, num_images: int) -> Relation:
+def _truth(relevance: Relevance, num_texts: int, num_images: int) -> Related:
     """Whether texts are true of images, for arrays of indices of both."""
     if isinstance(relevance, np.ndarray):
         if relevance.shape != (num_texts, num_images) or relevance.dtype != np.bool_:

@@ -34,7 +34,7 @@ MERGED_AT_ONCE = 65_536
 SECONDS_PER_SAVE = 30.0
 
 Precision = Literal["float32", "bfloat16"]
-Tile = tuple[int, int]
+TileShape = tuple[int, int]
 """Images and texts of a tile."""
 
 
@@ -47,7 +47,7 @@ def mine_exact(
     source: Mapping[str, Any] | None = None,
     device: torch.device | None = None,
     precision: Precision = "float32",
-    tile: Tile | None = None,
+    tile: TileShape | None = None,
     state: Path | None = None,
     save_every: float = SECONDS_PER_SAVE,
     progress: Progress | None = None,
@@ -88,7 +88,7 @@ class _Work:
     own: OwnPairs
     lengths: tuple[int, int]
     """Of the list of an image, and of that of a text."""
-    tile: Tile
+    tile: TileShape
     share: slice
     """The images of this process: whole tiles, so that every score is rounded as by one process."""
 
@@ -138,7 +138,7 @@ def _prepare(
     lengths: tuple[int, int],
     device: torch.device | None,
     precision: Precision,
-    tile: Tile | None,
+    tile: TileShape | None,
 ) -> _Work:
     device = device or (found.images.device if isinstance(found, Embeddings) else found.device)
     own = own_positives(found, device)
@@ -159,7 +159,7 @@ def _prepare(
 
 
 def _products(
-    embeddings: Embeddings, device: torch.device, precision: Precision, tile: Tile
+    embeddings: Embeddings, device: torch.device, precision: Precision, tile: TileShape
 ) -> _Products:
     dtype = getattr(torch, precision)
     num_tiles = 2 if can_collect(device) else 1
@@ -170,7 +170,7 @@ def _products(
     )
 
 
-def _check_options(device: torch.device, precision: str, tile: Tile) -> None:
+def _check_options(device: torch.device, precision: str, tile: TileShape) -> None:
     if precision not in ("float32", "bfloat16"):
         raise ValueError(f"precision is {precision!r}; use 'float32' or 'bfloat16'")
     if precision == "bfloat16" and device.type != "cuda":

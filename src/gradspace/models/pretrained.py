@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from gradspace.models.families import family_of
 
-Side = Literal["vision", "text", "both"]
+PretrainedSide = Literal["vision", "text", "both"]
 """One tower of a network, or a dual encoder as a whole."""
 
 
@@ -26,7 +26,9 @@ class Pretrained(nn.Module):
 
     kind: ClassVar[str]
 
-    def __init__(self, name: str | Path, side: Side, *, rate: float, pretrained: bool) -> None:
+    def __init__(
+        self, name: str | Path, side: PretrainedSide, *, rate: float, pretrained: bool
+    ) -> None:
         super().__init__()
         self.network: Any = load_network(name, side, pretrained=pretrained).requires_grad_(False)
         self.rate = rate
@@ -79,7 +81,7 @@ def _leaves_of(output: Tensor) -> set[Tensor]:
     return leaves
 
 
-def load_network(name: str | Path, side: Side, *, pretrained: bool = True) -> Any:
+def load_network(name: str | Path, side: PretrainedSide, *, pretrained: bool = True) -> Any:
     """The network, or one tower of it where that is asked for, in float32.
 
     Weights are read from safetensors files only: pickled ones can run code when they are loaded.
@@ -124,7 +126,7 @@ def _listed(names: Sequence[str], most: int = 8) -> str:
     return ", ".join(names[:most]) + more
 
 
-def load_config(name: str | Path, side: Side) -> Any:
+def load_config(name: str | Path, side: PretrainedSide) -> Any:
     """The network's transformers configuration, or that of one of its towers."""
     from transformers import AutoConfig
 
@@ -138,7 +140,7 @@ def load_config(name: str | Path, side: Side) -> Any:
     return getattr(config, f"{side}_config", config)
 
 
-def _checked(network: Any, name: str | Path, side: Side) -> Any:
+def _checked(network: Any, name: str | Path, side: PretrainedSide) -> Any:
     """A network for this kind of input, without the pooler that nothing here uses.
 
     The tanh pooler of BERT and ViT is made for classification, and image classifiers are published

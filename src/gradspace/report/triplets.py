@@ -33,7 +33,7 @@ HIGHEST_COSINE = 1.001
 """With rounding; models that score pairs go beyond."""
 
 Triplets = Sequence[Sequence[float]]
-Limits = tuple[float, float]
+AxisLimits = tuple[float, float]
 
 
 def triplet_plots(drawer: Drawer, history: History, group: Group) -> list[Plot]:
@@ -71,7 +71,7 @@ def _plot(
     objective: Objective,
     early: Triplets,
     late: Triplets,
-    limits: Limits,
+    limits: AxisLimits,
 ) -> Plot:
     low, high = limits
     with drawer.axes(3.3, 3.25) as axes:
@@ -91,7 +91,7 @@ def _plot(
         return Plot(name, svg, name, told)
 
 
-def _draw_surface(axes: Axes, objective: Objective, limits: Limits) -> tuple[float, float]:
+def _draw_surface(axes: Axes, objective: Objective, limits: AxisLimits) -> tuple[float, float]:
     """Returns the least and the greatest weight."""
     s = torch.linspace(*limits, SIDE, dtype=torch.float64)
     p, n = torch.meshgrid(s, s, indexing="xy")

@@ -41,7 +41,7 @@ LONG = 280
 
 
 @dataclass(frozen=True)
-class Part:
+class ReportPart:
     """What a section says about one dataset and model."""
 
     label: str
@@ -117,7 +117,7 @@ class _Contents:
             return ""
         return f"Drawn are the {self.most_drawn} objectives with the highest mean rsum."
 
-    def sections(self) -> dict[str, list[Part]]:
+    def sections(self) -> dict[str, list[ReportPart]]:
         """Section -> its parts, one for every dataset and model."""
         drawer, history, looks = self.drawer, self.history, self.looks
         makers: dict[str, Callable[[tuple[str, str], Group], Any]] = {
@@ -133,7 +133,7 @@ class _Contents:
         }
         total = len(makers) * len(self.groups)
         drawn = {key: _best_of(group, self.most_drawn) for key, group in self.groups.items()}
-        found: dict[str, list[Part]] = {}
+        found: dict[str, list[ReportPart]] = {}
         for name, make in makers.items():
             whole = name in ("differences", "cocos", "examples", "recipes")
             for key, group in (self.groups if whole else drawn).items():
@@ -149,13 +149,13 @@ def _part(
     make: Callable[[tuple[str, str], Group], Any],
     key: tuple[str, str],
     group: Group,
-) -> Part:
+) -> ReportPart:
     """A part, or why there is none: after hours of training no plot may cost the report."""
     try:
-        return Part(label, make(key, group))
+        return ReportPart(label, make(key, group))
     except Exception as error:
         reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
-        return Part(label, None, f"This could not be made: {reason}.")
+        return ReportPart(label, None, f"This could not be made: {reason}.")
 
 
 def _label(key: tuple[str, str]) -> str:

@@ -13,7 +13,7 @@ from torch import Tensor
 from gradspace.data.captions import Spans
 from gradspace.data.inputs import PictureReading
 from gradspace.models.contract import Contributions
-from gradspace.models.prepare.pictures import Box, CentreCrop
+from gradspace.models.prepare.pictures import CentreCrop, CropBox
 from gradspace.runs.embed import read_pictures
 from gradspace.runs.system import System
 from gradspace.scores.evaluating import evaluating
@@ -38,7 +38,7 @@ class Explanation:
     """[rows, columns] of a grid; [1, regions] where they are not known to be one."""
     attention: Floats | None
     """[words, rows, columns], see `Contributions.attention`; pieces of a word are added up."""
-    box: Box | None
+    box: CropBox | None
     """The part of a picture that the model reads, which a grid covers, as shares of its width and
     height; None where the picture was not given."""
 
@@ -112,7 +112,7 @@ def _shape(images: Tensor, num_regions: int, grid: tuple[int, int] | None) -> tu
     return 1, num_regions
 
 
-def _box(system: System, image: Tensor | Image.Image) -> Box | None:
+def _box(system: System, image: Tensor | Image.Image) -> CropBox | None:
     reading = system.reading
     if isinstance(image, Tensor) or not isinstance(reading, PictureReading):
         return None

@@ -26,10 +26,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 
 from gradspace.models import PairScorer, model_info
 from gradspace.objectives import Objective, objective
-from gradspace.parameters import suggestion
-
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+from gradspace.parameters import NonNegative, Positive, suggestion
 
 
 class RecipeTable(BaseModel):

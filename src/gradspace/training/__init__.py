@@ -1,5 +1,5 @@
 """Training: the loop, its schedule, and the checks that stop a run that has gone wrong."""
 
-from gradspace.training.loop import train
+from gradspace.training.loop import train_run
 
-__all__ = ["train"]
+__all__ = ["train_run"]

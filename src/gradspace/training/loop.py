@@ -44,7 +44,7 @@ CHECK_EVERY = 10
 """Steps between two looks at whether the embeddings are all alike."""
 
 
-def train(
+def train_run(
     recipe: Recipe, dataset: Dataset, system: System, run: Run, monitor: Monitor
 ) -> TrainingState:
     """Train to the end of the recipe, or until asked to stop; goes on where the run stands.

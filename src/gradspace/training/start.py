@@ -18,7 +18,7 @@ from gradspace.runs.data import open_recipe
 from gradspace.runs.folder import Run, create_run, open_run
 from gradspace.runs.recipe import Recipe, load_recipe, make_recipe
 from gradspace.runs.system import prepare_system
-from gradspace.training.loop import train as train_to_end
+from gradspace.training.loop import train_run
 from gradspace.training.monitor import Monitor
 from gradspace.training.schedule import stages
 
@@ -81,7 +81,7 @@ def _train(
     names = f"{recipe.model.name}, {recipe.objective.name}"
     say.print(f"{describe(dataset)}\n{names} -> {run.folder}")
     with Monitor(console, stages(recipe)[-1].end) as monitor:
-        progress_made = train_to_end(recipe, dataset, system, run, monitor)
+        progress_made = train_run(recipe, dataset, system, run, monitor)
     if progress_made.epoch < stages(recipe)[-1].end:
         _tell(
             say,

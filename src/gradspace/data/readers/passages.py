@@ -13,7 +13,7 @@ from pathlib import Path
 
 from gradspace.data.dataset import Dataset, Problem, make_split
 from gradspace.data.readers.registry import reader
-from gradspace.data.readers.table import SPLITS, Share, shares, split_files
+from gradspace.data.readers.table import SPLITS, Fraction, shares, split_files
 from gradspace.data.text_files import read_lines
 
 FILES = ("passages.tsv", "questions.tsv")
@@ -27,7 +27,7 @@ def _recognises(path: Path) -> bool:
     "passages", recognises=_recognises, looks_for="a folder with passages.tsv and questions.tsv"
 )
 def open_passages(
-    path: Path, images: Path | None, *, dev_share: Share = 0.1, test_share: Share = 0.1
+    path: Path, images: Path | None, *, dev_share: Fraction = 0.1, test_share: Fraction = 0.1
 ) -> Dataset:
     """Passages and questions as text; splits from train.txt, dev.txt and test.txt, or by shares."""
     if images is not None:

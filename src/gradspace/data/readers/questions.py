@@ -13,13 +13,13 @@ from gradspace.data.questions import LARGEST, people, write_passage, write_quest
 from gradspace.data.readers.registry import reader
 
 Size = Annotated[int, Field(ge=1, le=LARGEST)]
-Seed = Annotated[int, Field(ge=0)]
+WorldSeed = Annotated[int, Field(ge=0)]
 _TEXT = 1
 
 
 @reader("questions")
 def open_questions(
-    *, num_train: Size = 1000, num_dev: Size = 200, num_test: Size = 500, seed: Seed = 0
+    *, num_train: Size = 1000, num_dev: Size = 200, num_test: Size = 500, seed: WorldSeed = 0
 ) -> Dataset:
     """Passages about invented people, with questions that only one of them answers."""
     sizes = {"train": num_train, "dev": num_dev, "test": num_test}

@@ -31,7 +31,7 @@ SUFFIXES = (".tsv", ".csv", ".parquet")
 SPLITS = {"train": "train", "dev": "dev", "val": "dev", "test": "test"}
 """Names that users give to splits, and ours."""
 
-Share = Annotated[float, Field(ge=0, le=1)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
 Splits = Mapping[str, Sequence[str]]
 """The image names of every split."""
 
@@ -84,7 +84,7 @@ def _columns(file: Path) -> Sequence[str]:
     looks_for="captions.tsv, .csv or .parquet with columns image and caption",
 )
 def open_table(
-    path: Path, images: Path | None, *, dev_share: Share = 0.1, test_share: Share = 0.1
+    path: Path, images: Path | None, *, dev_share: Fraction = 0.1, test_share: Fraction = 0.1
 ) -> Dataset:
     """Columns image and caption; splits from train.txt, dev.txt and test.txt, or by shares."""
     file, *others = _files(path)

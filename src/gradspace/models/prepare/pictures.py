@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-Box = tuple[float, float, float, float]
+CropBox = tuple[float, float, float, float]
 """Left, top, right, bottom."""
 
 
@@ -70,7 +70,7 @@ class CentreCrop:
         cut = image.resize(size, self.resample).crop(middle)
         return _bytes_of(cut)
 
-    def box(self, size: tuple[int, int]) -> Box:
+    def box(self, size: tuple[int, int]) -> CropBox:
         """The part of a picture of this width and height that is left, as shares of them."""
         (width, height), (left, top, right, bottom) = self._geometry(size)
         return left / width, top / height, right / width, bottom / height
