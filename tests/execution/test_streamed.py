@@ -48,8 +48,8 @@ def test_scores_far_from_cosines(name: str, length: float) -> None:
     if name.endswith("sigmoid-ms"):  # which overflows there: docs/concepts.md
         length = min(length, 1.2)
     batch = embedded(length=length)
-    dense = outcome(gs.RetrievalLoss(name, execution="dense"), batch)
-    loss = gs.RetrievalLoss(name, execution="streamed", tile=8)
+    dense = outcome(gs.RetrievalLoss(name, execution="dense", normalize=False), batch)
+    loss = gs.RetrievalLoss(name, execution="streamed", tile=8, normalize=False)
     torch.testing.assert_close(outcome(loss, batch), dense, rtol=1e-8, atol=1e-9)
 
 
@@ -57,8 +57,8 @@ def test_equal_scores_have_equal_values(name: str) -> None:
     """Where several negatives are the hardest any of them may get the weight."""
     batch = embedded(num_images=12, num_texts=30, width=2)
     batch = batch._replace(images=batch.images.round(), texts=batch.texts.round())
-    dense = outcome(gs.RetrievalLoss(name, execution="dense"), batch)
-    found = outcome(gs.RetrievalLoss(name, execution="streamed", tile=5), batch)
+    dense = outcome(gs.RetrievalLoss(name, execution="dense", normalize=False), batch)
+    found = outcome(gs.RetrievalLoss(name, execution="streamed", tile=5, normalize=False), batch)
     torch.testing.assert_close(found.value, dense.value, rtol=1e-9, atol=1e-9)
 
 

@@ -94,7 +94,7 @@ def test_ids_may_be_lists_arrays_or_names(convert: Any) -> None:
 
 def test_queries_without_a_positive_are_not_counted() -> None:
     images, texts = embeddings()
-    loss = gs.RetrievalLoss("nt-xent")
+    loss = gs.RetrievalLoss("nt-xent", normalize=False)
     with_stranger = loss(torch.cat([images, images[:1] * 0]), texts, [*range(6), 99], TEXT_IDS)
     scores = (images @ texts.t()).tolist()
     mask = IDS[:, None] == TEXT_IDS
@@ -218,7 +218,23 @@ BAD_CALLS: list[tuple[str, dict[str, Any]]] = [
 @pytest.mark.parametrize(("message", "arguments"), BAD_CALLS)
 def test_bad_batches_get_one_clear_sentence(message: str, arguments: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
-        gs.RetrievalLoss("triplet-hard")(**{"images": GOOD, "texts": GOOD, **arguments})
+        gs.RetrievalLoss("triplet-hard")(**{"images": GOOD, "texts": GOOD.clone(), **arguments})
+
+
+def test_one_set_is_refused() -> None:
+    with pytest.raises(ValueError, match="every item would be its own positive"):
+        gs.RetrievalLoss("triplet-hard")(GOOD, GOOD, [0, 0, 1, 1], [0, 0, 1, 1])
+
+
+def test_other_lengths_than_one_are_warned_of_once() -> None:
+    images, texts = torch.eye(4) * 3, torch.eye(4)
+    loss = gs.RetrievalLoss("triplet-hard")
+    with pytest.warns(UserWarning, match="lengths from 1 to 3.*normalize=True"):
+        loss(images, texts)
+    loss(images, texts)  # warnings are errors in tests
+    for normalize in (True, False):
+        gs.RetrievalLoss("triplet-hard", normalize=normalize)(images, texts)
+    gs.RetrievalLoss("triplet-hard")(texts.bfloat16(), torch.eye(4).bfloat16())
 
 
 def test_several_processes_get_the_same_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,7 +41,9 @@ class ClipLoss(nn.Module):
         learn_scale: bool = False,
     ) -> None:
         super().__init__()
-        self.retrieval = RetrievalLoss(objective, reduction=reduction)
+        self.retrieval = RetrievalLoss(
+            objective, reduction=reduction, normalize=False if learn_scale else None
+        )
         self.learn_scale = learn_scale
 
     def forward(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Literal, TypeVar
 
 import torch
@@ -27,6 +28,8 @@ from gradspace.objectives.contract import Reduction
 from gradspace.objectives.statistics import OfflineScores
 from gradspace.scores.tiles import as_computed
 
+UNIT_TOLERANCE = 0.02
+
 ChoiceT = TypeVar("ChoiceT", bound=str)
 
 
@@ -49,7 +52,9 @@ class RetrievalLoss(nn.Module):
         reduction: "sum" over the queries of both directions, or "mean": the average of the two
             directions' means over their queries. By default as published for the objective. Queries
             without a positive are not counted.
-        normalize: scale every embedding to length 1 first.
+        normalize: True scales every embedding to length 1 first; False takes them as they are. By
+            default they are taken as they are, with a warning where the first batch has others
+            than unit length: margins and temperatures are chosen for cosines.
         positives: "ids", or "position": image i belongs to text i whatever the ids say, so that
             other captions of the same image are negatives, as in most published code.
         memory: how many past images and texts to keep as further negatives.
@@ -71,7 +76,7 @@ class RetrievalLoss(nn.Module):
         objective: Objective | str,
         *,
         reduction: Reduction | None = None,
-        normalize: bool = False,
+        normalize: bool | None = None,
         positives: Literal["ids", "position"] = "ids",
         memory: int = 0,
         execution: Execution = "auto",
@@ -82,6 +87,7 @@ class RetrievalLoss(nn.Module):
         self.objective = as_objective(objective)
         self.reduction = _one_of("reduction", reduction or self.objective.reduction, "sum", "mean")
         self.normalize = normalize
+        self._unseen = normalize is None
         self.positives = _one_of("positives", positives, "ids", "position")
         self.memory = Memory(memory) if memory else None
         self.execution = _one_of("execution", execution, "auto", "dense", "streamed", "triton")
@@ -106,6 +112,9 @@ class RetrievalLoss(nn.Module):
             self._check(images, texts, pairing, offline)
         else:
             self._check_everywhere(processes, images, texts, pairing, offline)
+        if self._unseen and not torch.compiler.is_compiling():
+            self._unseen = False
+            _warn_of_lengths(images, texts)
         with torch.autocast(images.device.type, enabled=False):
             if self.normalize:
                 images, texts = _unit(images), _unit(texts)
@@ -214,6 +223,11 @@ class RetrievalLoss(nn.Module):
         if offline is not None:
             offline.check(images, texts, values=self.checks)
         pairing.check(len(images), len(texts))
+        if images is texts:
+            raise ValueError(
+                "images and texts are one tensor, in which every item would be its own positive; "
+                "the two sides must be different things, such as two views of each item"
+            )
 
     def _check_everywhere(
         self,
@@ -238,6 +252,18 @@ class RetrievalLoss(nn.Module):
 
 def _unit(embeddings: Tensor) -> Tensor:
     return nn.functional.normalize(as_computed(embeddings), dim=1)
+
+
+def _warn_of_lengths(*sides: Tensor) -> None:
+    """Tell who forgot to normalize; half precision is allowed its rounding."""
+    lengths = torch.cat([as_computed(side.detach()).norm(dim=1) for side in sides if len(side)])
+    shortest, longest = (float(end) for end in lengths.aminmax())
+    if shortest < 1 - UNIT_TOLERANCE or longest > 1 + UNIT_TOLERANCE:
+        warnings.warn(
+            f"embeddings have lengths from {shortest:.3g} to {longest:.3g}, while objectives are "
+            "made for cosines: give RetrievalLoss normalize=True, or normalize=False to keep them",
+            stacklevel=4,
+        )
 
 
 def _one_of(name: str, value: ChoiceT, *choices: str) -> ChoiceT:

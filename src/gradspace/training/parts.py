@@ -71,6 +71,7 @@ class MovingParts:
 def _make_loss(recipe: Recipe, device: torch.device, epoch: int) -> RetrievalLoss:
     loss = RetrievalLoss(
         build_objective(recipe, warm_up=epoch == 0),
+        normalize=False,  # models give unit length, or a learned scale
         positives=recipe.objective.positives,
         memory=recipe.objective.memory,
         checks=device.type == "cpu",  # a GPU's gradients are looked at later
