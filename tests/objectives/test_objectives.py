@@ -217,6 +217,16 @@ def test_a_pair_weight_must_return_two(weight: Any, got: str, num_queries: int) 
         objective(torch.rand(num_queries, 4), torch.eye(num_queries, 4) > 0)
 
 
+def test_a_pair_weight_that_is_a_score_itself_is_held_constant() -> None:
+    objective: Any = replace(
+        gs.objective("constant/linear", margin=None),  # type: ignore[type-var]
+        pair_weight=lambda p, n: (1 - p, n),
+    )
+    scores = torch.tensor([[0.5, 0.25]])
+    expected = torch.tensor([[-0.5, 0.25]])
+    torch.testing.assert_close(gs.score_weights(objective, scores, torch.eye(1, 2) > 0), expected)
+
+
 def test_weights_that_join_have_one_default_for_one_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "TRIPLET_WEIGHTS", dict(registry.TRIPLET_WEIGHTS))
 

@@ -51,8 +51,9 @@ class Goal(Objective):
             if self.relative:
                 m_negative = self.relative.m_negative(n, *of_relative)
                 m = (self.relative.m_positive(positive, n), m_negative)
-            positive_weight, negative_weight = self._pair_weights(p, n, *m)
-            weight = self.triplet_weight(p, n)
+            constant = p.detach(), n.detach()  # a weight may be one of them as it is
+            positive_weight, negative_weight = self._pair_weights(*constant, *m)
+            weight = self.triplet_weight(*constant)
         return positive.sum((weight * (negative_weight * n - positive_weight * p)).where(exists, 0))
 
     def _pair_weights(self, *scores: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,64 @@
+"""Reference files: numbers that the authors' own code gave, and how tests read them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gradspace.tensor_files import load_tensors, save_tensors
+
+FOLDER = Path(__file__).parent
+LARGEST = 200_000
+"""Bytes of a file."""
+
+
+class Reference(dict[str, Tensor]):
+    """Tensors by name; a name is a path such as "vse++/weights/fc.weight"."""
+
+    def under(self, prefix: str) -> Reference:
+        """The tensors of a folder, by the rest of their names."""
+        start = f"{prefix}/"
+        found = {
+            name[len(start) :]: value for name, value in self.items() if name[: len(start)] == start
+        }
+        if not found:
+            raise KeyError(prefix)
+        return Reference(found)
+
+    def put(self, prefix: str, **tensors: Tensor) -> None:
+        for name, value in tensors.items():
+            self[f"{prefix}/{name}"] = value.detach().clone()
+
+    def put_network(self, prefix: str, network: nn.Module) -> None:
+        """Every weight and statistic, and the gradients that weights have."""
+        for name, value in network.state_dict().items():
+            if not name.endswith("num_batches_tracked"):
+                self[f"{prefix}/weights/{name}"] = value.clone()
+        for name, parameter in network.named_parameters():
+            if parameter.grad is not None:
+                self[f"{prefix}/gradients/{name}"] = parameter.grad.clone()
+
+
+def save(name: str, reference: Reference, record: Mapping[str, Any]) -> Path:
+    path = FOLDER / f"{name}.safetensors"
+    save_tensors(path, reference, record)
+    if path.stat().st_size > LARGEST:
+        raise ValueError(f"{path} has {path.stat().st_size} bytes, more than {LARGEST}")
+    return path
+
+
+def load(name: str) -> Reference:
+    return Reference(load_tensors(FOLDER / f"{name}.safetensors")[0])
+
+
+def names() -> Iterator[str]:
+    return (path.stem for path in sorted(FOLDER.glob("*.safetensors")))
+
+
+def near(found: Tensor, expected: Tensor) -> None:
+    """Equal to 1e-5, absolute and relative."""
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
