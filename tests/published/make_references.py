@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from published import make_losses
+from published import make_losses, make_models
 from published.authors import Authors
 from published.reference import Reference, save
 
@@ -25,6 +25,7 @@ REFERENCES: dict[str, Callable[[Authors], Reference]] = {
     "goal": make_losses.goal,
     "aoq": make_losses.aoq,
     "metrics": make_losses.metrics,
+    "vse-pp": make_models.vse_pp,
 }
 
 

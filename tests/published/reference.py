@@ -42,6 +42,19 @@ class Reference(dict[str, Tensor]):
             if parameter.grad is not None:
                 self[f"{prefix}/gradients/{name}"] = parameter.grad.clone()
 
+    def by_our_names(self, kind: str, names: Mapping[str, str]) -> dict[str, Tensor]:
+        """The weights or the gradients of networks, under our names.
+
+        `names` has the network and the start of a name there, "text/rnn.", and what it is here.
+        """
+        found = {}
+        for theirs, ours in names.items():
+            network, _, start = theirs.partition("/")
+            for name, value in self.under(f"{network}/{kind}").items():
+                if name.startswith(start):
+                    found[ours + name[len(start) :]] = value
+        return found
+
 
 def save(name: str, reference: Reference, record: Mapping[str, Any]) -> Path:
     path = FOLDER / f"{name}.safetensors"
@@ -62,3 +75,19 @@ def names() -> Iterator[str]:
 def near(found: Tensor, expected: Tensor) -> None:
     """Equal to 1e-5, absolute and relative."""
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def take_weights(network: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Load all weights and statistics of a network, by our names."""
+    missing, unexpected = network.load_state_dict(dict(weights), strict=False)
+    counters = [name for name in missing if name.endswith("num_batches_tracked")]
+    assert missing == counters
+    assert not unexpected
+
+
+def check_gradients(network: nn.Module, gradients: Mapping[str, Tensor]) -> None:
+    """Every gradient that the authors' weights have, by our names, and no others."""
+    found = {name: p.grad for name, p in network.named_parameters() if p.grad is not None}
+    assert found.keys() == gradients.keys()
+    for name, expected in gradients.items():
+        near(found[name], expected)
