@@ -25,7 +25,7 @@ PAPER_TABLES = [
     *(f"aoq-table{n}" for n in (1, 2, 3)),
 ]
 FLICKR8K = [name for name, path in RECIPES.items() if path.parent.name == "flickr8k"]
-BEYOND = ("aoq-steps", "aoq-false-negatives", "passages", *FLICKR8K)
+BEYOND = ("aoq-steps", "aoq-draw", "aoq-false-negatives", "passages", *FLICKR8K)
 GRIDS = [f"goal-{name}" for name in ("table3", "table4", "table5")]
 GRIDS += [f"goal-appendix-{name}" for name in ("table2", "table3")]
 

@@ -65,6 +65,27 @@ def test_a_cell_is_all_its_parts_laid_over_each_other(tmp_path: Path) -> None:
     assert len({cell.folder(tmp_path) for cell in grid}) == len(grid)
 
 
+def test_exceptions_concern_any_table_and_second_rounds(tmp_path: Path) -> None:
+    more = """
+[objectives.again]
+after = "triplet"
+objective = { name = "triplet-hard" }
+[[exceptions]]
+model = "VSE++"
+after = "triplet"
+training = { epochs = 7 }
+[[exceptions]]
+dataset = "photos"
+recipe = { model = { width = 64 } }
+"""
+    grid = cells(load_comparison(write(tmp_path, SMALL + more))[0], "small.toml")
+    epochs = {cell.labels[1:3]: cell.recipe.training.epochs for cell in grid}
+    assert epochs["VSE++", "again"] == 7
+    assert epochs["VSE++", "triplet"] == epochs["deep", "again"] == 4
+    wider = {cell.dataset: cell.recipe.model.parameters.get("width") for cell in grid}
+    assert wider == {"scenes": 32, "photos": 64}
+
+
 def test_a_recipe_extends_another_and_shares_its_runs(tmp_path: Path) -> None:
     write(tmp_path, SMALL)
     more = 'extends = "small.toml"\ntitle = "Part"\nonly = { objective = ["wide"] }\n'
@@ -192,6 +213,7 @@ def test_tables_are_laid_over_without_changing_them() -> None:
         ("epochs = 4", "epoch = 4", "unknown key training.epoch"),
         ('reads = "images"', 'reads = "pixels"', "models.deep reads 'pixels', which no dataset"),
         ('objective = "wide"', 'objective = "wild"', "exceptions.objective names 'wild'"),
+        ('objective = "wide"', 'after = "wild"', "exceptions.after names 'wild'"),
         ("seeds = 2", 'metrics = ["R@1"]', "unknown metric 'R@1'"),
         ("seeds = 2", 'only = { model = ["VSE"] }', "only.model names 'VSE'"),
         ("seeds = 2", "seeds = 2\nonly = { seed = [2] }", "only.seed names '2'; there are 0, 1"),

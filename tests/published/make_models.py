@@ -61,6 +61,7 @@ def vse_pp(authors: Authors) -> Reference:
         torch.autograd.backward(loss)
     reference.put("input", images=images, tokens=tokens, lengths=torch.tensor(LENGTHS))
     reference.put("output", images=embeddings[0], texts=embeddings[1], loss=loss)
-    reference.put_network("image", image)
-    reference.put_network("text", text)
+    for name, network in (("image", image), ("text", text)):
+        reference.put_weights(name, network)
+        reference.put_gradients(name, network)
     return reference

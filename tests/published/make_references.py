@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from published import make_losses, make_models
+from published import make_losses, make_models, make_vsrn
 from published.authors import Authors
 from published.reference import Reference, save
 
@@ -26,6 +26,7 @@ REFERENCES: dict[str, Callable[[Authors], Reference]] = {
     "aoq": make_losses.aoq,
     "metrics": make_losses.metrics,
     "vse-pp": make_models.vse_pp,
+    "vsrn": make_vsrn.vsrn,
 }
 
 

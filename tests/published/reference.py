@@ -33,11 +33,14 @@ class Reference(dict[str, Tensor]):
         for name, value in tensors.items():
             self[f"{prefix}/{name}"] = value.detach().clone()
 
-    def put_network(self, prefix: str, network: nn.Module) -> None:
-        """Every weight and statistic, and the gradients that weights have."""
+    def put_weights(self, prefix: str, network: nn.Module) -> None:
+        """Every weight and statistic."""
         for name, value in network.state_dict().items():
             if not name.endswith("num_batches_tracked"):
                 self[f"{prefix}/weights/{name}"] = value.clone()
+
+    def put_gradients(self, prefix: str, network: nn.Module) -> None:
+        """The gradients that weights have."""
         for name, parameter in network.named_parameters():
             if parameter.grad is not None:
                 self[f"{prefix}/gradients/{name}"] = parameter.grad.clone()

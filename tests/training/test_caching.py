@@ -23,7 +23,14 @@ from gradspace.training.loop import Trainer
 from gradspace.training.monitor import Monitor
 from gradspace.training.tracking import MOST_IMAGES, contributions
 
-VSRN = {"name": "vsrn", "width": 32, "word_width": 16, "num_blocks": 1, "caption_decoder": True}
+VSRN = {
+    "name": "vsrn",
+    "width": 32,
+    "word_width": 16,
+    "num_blocks": 1,
+    "caption_decoder": True,
+    "caption_dropout": 0.0,
+}
 BIG = {"batch_size": 32, "epochs": 1}
 Make = Callable[..., Trainer]
 NEEDS_GPU = [

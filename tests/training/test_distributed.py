@@ -31,7 +31,14 @@ from gradspace.training import train_run
 from gradspace.training.loop import Trainer
 from gradspace.training.monitor import Monitor
 
-VSRN = {"name": "vsrn", "width": 32, "word_width": 16, "num_blocks": 1, "caption_decoder": True}
+VSRN = {
+    "name": "vsrn",
+    "width": 32,
+    "word_width": 16,
+    "num_blocks": 1,
+    "caption_decoder": True,
+    "caption_dropout": 0.0,
+}
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 
 

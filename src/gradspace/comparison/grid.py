@@ -122,8 +122,8 @@ class _CellMaker:
         if "offline" not in tables:
             raw.pop("offline", None)  # what second rounds share
         for exception in given.exceptions:
-            if exception.concerns(dataset, model, objective.name):
-                raw = lay_over(raw, {"training": exception.training})
+            if exception.concerns(dataset, model, objective.name, choice.after):
+                raw = lay_over(raw, exception.tables)
         inputs = given.datasets[dataset][given.models[model].reads]
         raw = {**raw, "seed": seed, "data": lay_over(raw.get("data", {}), inputs)}
         label, point = objective.label, objective.point

@@ -72,16 +72,25 @@ class ObjectiveChoice(Choice):
 
 
 class Exceptional(RecipeTable):
-    """How some cells are trained: those of a dataset, a model, an objective, or of several."""
+    """What cells of a dataset, a model, an objective, or of several, have of their own."""
 
     dataset: str | None = None
     model: str | None = None
     objective: str | None = None
-    training: Tables
+    after: str | None = None
+    """The objective of a first round: all its second rounds."""
+    training: Tables = Field(default_factory=dict)
+    recipe: Tables = Field(default_factory=dict)
+    """Other tables of the training recipe, by name."""
 
-    def concerns(self, dataset: str, model: str, objective: str) -> bool:
-        pairs = ((self.dataset, dataset), (self.model, model), (self.objective, objective))
-        return all(wanted in (None, label) for wanted, label in pairs)
+    @property
+    def tables(self) -> Tables:
+        return lay_over({"training": self.training}, self.recipe)
+
+    def concerns(self, dataset: str, model: str, objective: str, after: str | None) -> bool:
+        wanted = (self.dataset, self.model, self.objective, self.after)
+        cell = (dataset, model, objective, after)
+        return all(label in (None, found) for label, found in zip(wanted, cell, strict=True))
 
 
 class Only(RecipeTable):
@@ -131,6 +140,9 @@ class Comparison(RecipeTable):
             for exception in self.exceptions:
                 if (label := getattr(exception, axis, None)) is not None:
                     _known(f"exceptions.{axis}", label, labels)
+        for exception in self.exceptions:
+            if exception.after is not None:
+                _known("exceptions.after", exception.after, self.objectives)
         for label, choice in self.objectives.items():
             if choice.after is not None:
                 _known(f"objectives.{label}.after", choice.after, self.objectives)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from torch import Tensor, nn
 
 from gradspace.models.captioning import CaptionDecoder
@@ -24,17 +22,15 @@ class VSRN(RetrievalModel):
     """Regions related by graph convolutions and read by a GRU; a GRU over the words.
 
     A fully connected layer on every region, four residual graph convolutions, and a GRU that reads
-    the regions in their order: its last state, through a BatchNorm, is the image. Texts as in
-    VSE++. `caption_decoder` adds the published `extra_loss`, of weight 1; it is off as in ICR.
+    the regions in their order: its last state is the image. Texts as in VSE++. `caption_decoder`
+    adds the published `extra_loss`, of weight 1; it is off as in ICR.
 
-    After the layer and after the blocks regions are made equally long. The published code means to
-    make them unit vectors, and divides by a length over the regions instead of the channels; here
-    each gets the length that it has there on average, sqrt(width / regions): unit vectors are so
-    small that the GRU says nearly the same of all images.
-
-    The published code has the BatchNorm for Flickr30k, where it leaves out the first of the two
-    lengths, and not for MS-COCO. Without it (`batch_norm=False`) all images begin alike, and the
-    hardest negative alone does not separate them.
+    Before the GRU every channel is divided by its length over the regions of its image, as the
+    published code does, whose paper says nothing of it. The code has two versions. For Flickr30k,
+    the default here, a BatchNorm follows the GRU (`batch_norm`). For MS-COCO there is none, and the
+    regions are divided so before the convolutions too (`first_norm`). ICR has both for MS-COCO.
+    Without the BatchNorm all images begin alike, and the hardest negative alone may not separate
+    them.
 
     Published for precomputed regions: what a backbone is trained with is from VSE-infinity.
     """
@@ -48,8 +44,10 @@ class VSRN(RetrievalModel):
         num_blocks: Count = 4,
         word_width: Count = 300,
         dropout: Share = 0.0,
+        first_norm: Flag = False,
         batch_norm: Flag = True,
         caption_decoder: Flag = False,
+        caption_dropout: Share = 0.2,
         backbone_rate: Positive = 0.01,
         text_rate: Positive = 0.1,
         freeze_batch_norm: Flag = True,
@@ -64,6 +62,7 @@ class VSRN(RetrievalModel):
             freeze_batch_norm=freeze_batch_norm,
         )
         self.project = xavier_linear(self.images.width, width)
+        self.first_norm = first_norm
         self.blocks = nn.Sequential(*(GCNBlock(width) for _ in range(num_blocks)))
         self.reader = nn.GRU(width, width, batch_first=True)
         self.norm = _ImageNorm(width) if batch_norm else None
@@ -71,7 +70,9 @@ class VSRN(RetrievalModel):
             text_input, width, word_width=word_width, dropout=dropout, rate=text_rate
         )
         self.decoder = (
-            CaptionDecoder(width, self.texts.vocabulary_size) if caption_decoder else None
+            CaptionDecoder(width, self.texts.vocabulary_size, dropout=caption_dropout)
+            if caption_decoder
+            else None
         )
         self._caption_loss: Tensor | None = None
 
@@ -102,8 +103,10 @@ class VSRN(RetrievalModel):
 
     def _reason(self, images: Tensor) -> Tensor:
         """Regions that know of each other, [n, regions, width]."""
-        related: Tensor = self.blocks(_equally_long(self.project(self.images(images))))
-        return _equally_long(related)
+        regions = self.project(self.images(images))
+        if self.first_norm:
+            regions = _unit_channels(regions)
+        return _unit_channels(self.blocks(regions))
 
     def _read(self, regions: Tensor) -> Tensor:
         image: Tensor = self.reader(regions)[1][0]
@@ -121,9 +124,9 @@ class _ImageNorm(nn.BatchNorm1d):
         )
 
 
-def _equally_long(regions: Tensor) -> Tensor:
-    num_regions, width = regions.shape[1:]
-    return unit(regions) * math.sqrt(width / num_regions)
+def _unit_channels(regions: Tensor) -> Tensor:
+    """Every channel of length 1 over the regions of an image."""
+    return unit(regions.transpose(1, 2)).transpose(1, 2)
 
 
 def _of_texts(regions: Tensor, num_texts: int, image_of_text: Tensor | None) -> Tensor:
