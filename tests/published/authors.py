@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-Mends = Mapping[str, str]
+Mends = dict[str, str]
 
 ON_CPU: Mends = {r"\.cuda\(\)": ""}
 WHOLE_NUMBERS: Mends = {r"(size\(2\)) ?/ ?2": r"\1 // 2", r"(shape\[0\]) / 5": r"\1 // 5"}

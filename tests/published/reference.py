@@ -48,14 +48,17 @@ class Reference(dict[str, Tensor]):
     def by_our_names(self, kind: str, names: Mapping[str, str]) -> dict[str, Tensor]:
         """The weights or the gradients of networks, under our names.
 
-        `names` has the network and the start of a name there, "text/rnn.", and what it is here.
+        `names` has the network and the start of a name there, "text/rnn.", and what it is here; the
+        longest start that fits is taken, and what none fits is left out.
         """
         found = {}
-        for theirs, ours in names.items():
-            network, _, start = theirs.partition("/")
+        for network in {theirs.partition("/")[0] for theirs in names}:
             for name, value in self.under(f"{network}/{kind}").items():
-                if name.startswith(start):
-                    found[ours + name[len(start) :]] = value
+                full = f"{network}/{name}"
+                starts = [theirs for theirs in names if full.startswith(theirs)]
+                if starts:
+                    start = max(starts, key=len)
+                    found[names[start] + full[len(start) :]] = value
         return found
 
 
