@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from published import make_losses, make_models, make_vse_infinity, make_vsrn
+from published import make_attention, make_losses, make_models, make_vse_infinity, make_vsrn
 from published.authors import Authors
 from published.reference import Reference, save
 
@@ -28,6 +28,8 @@ REFERENCES: dict[str, Callable[[Authors], Reference]] = {
     "vse-pp": make_models.vse_pp,
     "vsrn": make_vsrn.vsrn,
     "vse-infinity": make_vse_infinity.vse_infinity,
+    "scan": make_attention.scan,
+    "bfan": make_attention.bfan,
 }
 
 

@@ -80,7 +80,7 @@ def names() -> Iterator[str]:
 
 def near(found: Tensor, expected: Tensor) -> None:
     """Equal to 1e-5, absolute and relative."""
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(found.to(expected.dtype), expected, rtol=1e-5, atol=1e-5)
 
 
 def take_weights(network: nn.Module, weights: Mapping[str, Tensor]) -> None:
