@@ -259,8 +259,8 @@ def best_rank(row: list[float], mask: list[bool]) -> float:
     return sum(places) / len(places)
 
 
-def average_precision(row: list[float], mask: list[bool], k: int) -> float:
-    """AP@k with the places of ties shared, denominator min(k, positives)."""
+def average_precision(row: list[float], mask: list[bool], k: int, over: str = "positives") -> float:
+    """AP@k with the places of ties shared, denominator min(k, positives), or what was found."""
 
     def place(score: float, among: list[float]) -> float:
         in_order = sorted(among, reverse=True)
@@ -268,9 +268,7 @@ def average_precision(row: list[float], mask: list[bool], k: int) -> float:
         return sum(places) / len(places)
 
     pos, _ = split(row, mask)
-    total = 0.0
-    for p in pos:
-        rank = place(p, row)
-        if rank <= k:
-            total += place(p, pos) / rank
-    return total / min(k, len(pos))
+    precisions = [place(p, pos) / place(p, row) for p in pos if place(p, row) <= k]
+    if over == "found":
+        return sum(precisions) / max(len(precisions), 1)
+    return sum(precisions) / min(k, len(pos))

@@ -39,13 +39,14 @@ def test_ranks_equal_a_brute_force_sort(
             for row, mask in zip(scores.tolist(), positives.tolist(), strict=True)
         ]
         assert gs.ranks(scores, positives).tolist() == expected
-        precisions = [
-            oracles.average_precision(row, mask, 3)
-            for row, mask in zip(scores.tolist(), positives.tolist(), strict=True)
-            if any(mask)
-        ]
-        found = gs.mean_average_precision(scores, positives, k=3)
-        assert found == pytest.approx(sum(precisions) / len(precisions), abs=1e-12)
+        for over in ("positives", "found"):
+            precisions = [
+                oracles.average_precision(row, mask, 3, over)
+                for row, mask in zip(scores.tolist(), positives.tolist(), strict=True)
+                if any(mask)
+            ]
+            found = gs.mean_average_precision(scores, positives, k=3, over=over)
+            assert found == pytest.approx(sum(precisions) / len(precisions), abs=1e-12)
 
 
 @pytest.fixture
@@ -146,6 +147,7 @@ def test_report_by_hand() -> None:
     # image 0: places 1 and 3 -> (1 + 2/3) / 2; image 1: places 3 and 4 -> (1/3 + 2/4) / 2
     expected = statistics.mean([(1 + 2 / 3) / 2, (1 / 3 + 2 / 4) / 2])
     assert report.image_to_text.map_at_5 == pytest.approx(expected)
+    assert report.image_to_text.map_at_5_found == pytest.approx(expected), "all are found"
     # cross ranks max(2 r_i - 1, r_t): pairs (1,1) -> 1, (2,2) -> 3, (1,3) -> 3, (1,3) -> 3
     assert report.cross_rank["1"] == 1
     assert report.cross_rank["2-5"] == 3
@@ -236,6 +238,13 @@ def test_a_cut_is_a_positive_whole_number(k: Any) -> None:
     for metric in (gs.recall, gs.retrieval_report):
         with pytest.raises(ValueError, match=f"every k of ks {expected}"):
             metric(scores, positives, ks=(1, k))
+
+
+def test_average_precision_is_over_positives_or_what_was_found() -> None:
+    scores, positives = torch.rand(6, 6), torch.eye(6, dtype=torch.bool)
+    over: Any = "hits"
+    with pytest.raises(ValueError, match="over must be 'positives' or 'found', got 'hits'"):
+        gs.mean_average_precision(scores, positives, over=over)
 
 
 def test_positives_are_a_tensor() -> None:

@@ -34,6 +34,17 @@ def test_ranks_and_recalls_are_those_of_vsepp(direction: str) -> None:
     assert found.median_rank // 1 == float(given["median"])
 
 
+@pytest.mark.parametrize("k", [5, 10])
+def test_average_precision_over_what_was_found_is_that_of_icr(k: int) -> None:
+    """Ours divides by min(k, positives), so that what is not found counts."""
+    given = load("icr").under("map")
+    scores = given["scores"]
+    positives = torch.arange(len(scores))[:, None] == torch.arange(scores.shape[1]) // 5
+    found = gs.mean_average_precision(scores, positives, k, over="found")
+    assert found == pytest.approx(float(given[f"at {k}"].mean()), abs=1e-9)
+    assert gs.mean_average_precision(scores, positives, k) < found - 0.01
+
+
 def counted(name: str) -> tuple[Reference, Tensor, Tensor]:
     given = load("icr").under(f"counts/{name}")
     return given, *batch(given)

@@ -154,7 +154,7 @@ def _long_name(metric: str) -> str:
 
 def _decimals(metric: str) -> int:
     precise = metric in COCOS and not metric.endswith(("C^B", "C^0"))
-    return 3 if metric.endswith("mAP@5") or metric == "seconds per batch" else 2 if precise else 1
+    return 3 if "mAP@5" in metric or metric == "seconds per batch" else 2 if precise else 1
 
 
 # --- formats ------------------------------------------------------------------------------------

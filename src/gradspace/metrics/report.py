@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from gradspace.scores.positives import Positives, as_positives
 from gradspace.scores.tiles import Scores, as_scores, blocks
 from gradspace.scores.two_stage import TwoStageScores
 
+AveragedOver = Literal["positives", "found"]
 CROSS_RANK_LIMITS = (1, 5, 10, 20, 50, 100, 200)
 
 
@@ -32,15 +33,20 @@ def recall(
 
 
 def mean_average_precision(
-    scores: Tensor | Scores, positives: Tensor | Positives, k: int = 5
+    scores: Tensor | Scores,
+    positives: Tensor | Positives,
+    k: int = 5,
+    over: AveragedOver = "positives",
 ) -> float:
     """mAP@k in [0, 1], mean over the queries that have a positive.
 
     The precision at a positive is its rank among the positives over its rank among all, ties halved
-    in both; positives that rank behind k are left out; the sum is divided by min(k, positives).
+    in both; positives that rank behind k are left out. The sum is divided by min(k, positives), or,
+    `over` what was "found" as in ICR, by the number of positives that are not left out: a query
+    with one positive on top and the others behind k then has 1.
     """
     check_count("k", k)
-    return _mean_average_precision(rank_rows(scores, positives), k)
+    return _mean_average_precision(rank_rows(scores, positives), k, over)
 
 
 @dataclass(frozen=True)
@@ -52,6 +58,8 @@ class DirectionReport:
     median_rank: float
     mean_rank: float
     map_at_5: float
+    map_at_5_found: float
+    """Precision averaged over the positives among the first five, as ICR has it."""
     num_queries: float
 
 
@@ -72,14 +80,15 @@ class RetrievalReport:
     def __str__(self) -> str:
         ks = list(self.image_to_text.recall)
         head = f"{'':>15}" + "".join(f"{f'R@{k}':>7}" for k in ks)
-        lines = [head + f"{'average':>9}{'median r':>10}{'mean r':>9}{'mAP@5':>7}{'queries':>9}"]
+        head += f"{'average':>9}{'median r':>10}{'mean r':>9}{'mAP@5':>7}{'found':>7}{'queries':>9}"
+        lines = [head]
         for name in ("image_to_text", "text_to_image"):
             d: DirectionReport = getattr(self, name)
             lines.append(
                 f"{name.replace('_to_', ' -> '):>15}"
                 + "".join(f"{d.recall[k]:7.1f}" for k in ks)
                 + f"{d.average_recall:9.1f}{d.median_rank:10.1f}{d.mean_rank:9.1f}"
-                + f"{d.map_at_5:7.3f}{d.num_queries:9.0f}"
+                + f"{d.map_at_5:7.3f}{d.map_at_5_found:7.3f}{d.num_queries:9.0f}"
             )
         return "\n".join([*lines, f"{'rsum':>15}{self.rsum:7.1f}"])
 
@@ -178,7 +187,8 @@ def _direction(found: PositiveRanks, ks: Sequence[int]) -> DirectionReport:
         average_recall=sum(recalls.values()) / len(recalls),
         median_rank=float(best.quantile(0.5)) if len(best) < 1 << 24 else float(best.median()),
         mean_rank=float(best.mean()),
-        map_at_5=_mean_average_precision(found, 5),
+        map_at_5=_mean_average_precision(found, 5, "positives"),
+        map_at_5_found=_mean_average_precision(found, 5, "found"),
         num_queries=float(len(best)),
     )
 
@@ -191,12 +201,15 @@ def _recall(best: Tensor, ks: Sequence[int]) -> dict[int, float]:
     return {k: 100 * float((best <= k).double().mean()) for k in ks}
 
 
-def _mean_average_precision(found: PositiveRanks, k: int) -> float:
+def _mean_average_precision(found: PositiveRanks, k: int, over: AveragedOver) -> float:
+    if over not in ("positives", "found"):
+        raise ValueError(f"over must be 'positives' or 'found', got {over!r}")
     rank = found.overall
     counted = found.valid & (rank <= k)
     total = (found.among_positives / rank).where(counted, 0).sum(1)
     num_positives = found.valid.sum(1)
-    precision = total / num_positives.clamp(min=1, max=k)
+    divided_by = num_positives.clamp(max=k) if over == "positives" else counted.sum(1)
+    precision = total / divided_by.clamp(min=1)
     return float(precision[num_positives > 0].mean())
 
 

@@ -17,6 +17,7 @@ RECALLS = tuple(f"{way} R@{k}" for way in DIRECTIONS for k in KS)
 OTHERS = {
     "average": "average_recall",
     "mAP@5": "map_at_5",
+    "mAP@5 found": "map_at_5_found",
     "median rank": "median_rank",
     "mean rank": "mean_rank",
 }
