@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import oracles
 import pytest
@@ -111,6 +112,27 @@ def test_nt_xent_weights_are_the_softmax_over_t(pairs: tuple[Tensor, Tensor]) ->
     assert found.positive_weight == pytest.approx(((1 - p.diagonal()) / 0.1).mean().item())
 
 
+def test_icr_counts_without_the_temperature(pairs: tuple[Tensor, Tensor]) -> None:
+    """Threshold and weights of the softmax itself, and C^q over all queries, some without any."""
+    scores, positives = pairs
+    scores = scores + positives * (torch.arange(32) < 16)
+    p = (scores / 0.1).softmax(1)
+    negatives = p.masked_fill(positives, 0)
+    found = gs.cocos("nt-xent", scores, positives, 0.05, convention="icr")
+    assert 0 < found.queries_without < len(scores)
+    counts = (negatives > 0.05).sum(1)
+    assert found.per_query == pytest.approx(counts.double().mean().item())
+    above = negatives.where(negatives > 0.05, 0).sum(1).mean()
+    assert found.negative_weight == pytest.approx(above.item())
+    assert found.positive_weight == pytest.approx((1 - p.diagonal()).mean().item())
+    plain = gs.cocos("nt-xent", scores, positives, 0.05 / 0.1)
+    assert found.per_batch == plain.per_batch
+    assert found.per_query < plain.per_query
+    for name in ("triplet", "triplet-hard", "circle/sigmoid-ms"):  # there is no temperature
+        theirs = gs.cocos(name, scores, positives, convention="icr")
+        assert theirs == gs.cocos(name, scores, positives)
+
+
 def test_effective_number_of_equal_weights_is_their_number() -> None:
     scores = torch.tensor([[0.3, 0.3, 0.3, 0.3]], dtype=torch.float64)
     positives = torch.tensor([[True, False, False, False]])
@@ -129,6 +151,9 @@ def test_bad_input_is_named(pairs: tuple[Tensor, Tensor]) -> None:
     scores, positives = pairs
     with pytest.raises(ValueError, match="epsilon must be zero or a positive number, got -1"):
         gs.cocos(gs.objective("triplet"), scores, positives, epsilon=-1)
+    other: Any = "paper"
+    with pytest.raises(ValueError, match="convention must be 'gradient' or 'icr', got 'paper'"):
+        gs.cocos("triplet", scores, positives, convention=other)
     scores[5, 7] = torch.nan
     with pytest.raises(
         ValueError, match=r"scores has NaN or infinite values .* the first in row 5"

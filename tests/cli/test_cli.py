@@ -40,6 +40,13 @@ def test_cocos_of_a_score_file(score_file: Path) -> None:
     table = here("analyse", "cocos", score_file, "--batch-size", "4")
     assert "±" in table.stdout
     assert "smooth-ap" in table.stdout
+    counted = []
+    for options in (["--epsilon", "0.1"], ["--convention", "icr"]):
+        shown = here("analyse", "cocos", score_file, "--objective", "nt-xent", "--json", *options)
+        counted.append(json.loads(shown.stdout)["nt-xent"]["image_to_text"])
+    assert counted[0]["per_batch"] == counted[1]["per_batch"], "0.1 is 0.01 / temperature"
+    weights = [c["positive_weight"]["mean"] for c in counted]
+    assert weights[0] == pytest.approx(weights[1] / 0.1)
 
 
 @pytest.mark.slow
@@ -69,6 +76,7 @@ def test_errors_are_one_sentence_without_a_traceback(
         ("analyse", "diagram", "circle/sigmod"): "did you mean 'circle/sigmoid'",
         ("analyse", "cocos", "nowhere.safetensors"): "there is no file nowhere.safetensors",
         ("analyse", "cocos", "broken.safetensors"): "is not a complete safetensors file",
+        ("analyse", "run", "nowhere", "--convention", "icq"): "convention must be 'gradient' or",
     }
     for arguments, message in cases.items():
         assert message in refused(*arguments)

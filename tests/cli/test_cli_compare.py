@@ -117,6 +117,8 @@ def test_runs_that_were_trained_one_by_one(tmp_path: Path) -> None:
         f"nt-xent ({same_name})",
     ]
     assert "C^q" in run("analyse", "run", first.folder, second.folder)
+    told = run("analyse", "run", second.folder, "--convention", "icr", "--epsilon", "0.02")
+    assert "weights as ICR counts, larger than 0.02" in told
     flips = json.loads(run("analyse", "flips", first.folder, second.folder, "--json"))
     assert sum(len(queries) for queries in flips["i2t"].values()) == 40
     with pytest.raises(ValueError, match=r"flips are between two runs, and .* hold 1: give"):

@@ -218,6 +218,12 @@ def test_tables_are_laid_over_without_changing_them() -> None:
         ("seeds = 2", 'only = { model = ["VSE"] }', "only.model names 'VSE'"),
         ("seeds = 2", "seeds = 2\nonly = { seed = [2] }", "only.seed names '2'; there are 0, 1"),
         ("seeds = 2", "parameters = { a = [] }", "parameters.a"),
+        (
+            "seeds = 2",
+            'cocos = { convention = "paper" }',
+            "cocos.convention should be 'gradient' or",
+        ),
+        ("seeds = 2", "cocos = { epsilon = -1.0 }", "cocos.epsilon should be greater than"),
         ("[objectives.wide]", "[objectives.wide", "is not a TOML file"),
         ("seeds = 2", 'extends = "small.toml"', "extends itself"),
         ("seeds = 2", 'extends = "gone.toml"', "there is no recipe"),

@@ -17,10 +17,13 @@ import torch
 from commands import here
 from small_runs import small_recipe
 
+import gradspace as gs
+from gradspace.analysis.cocos import Counting
 from gradspace.comparison import worker
 from gradspace.comparison.results import load_table
 from gradspace.comparison.runner import Job, Runner
 from gradspace.comparison.worker import Task
+from gradspace.runs.analysis import load_analysis
 from gradspace.runs.folder import Run
 from gradspace.runs.recipe import Recipe
 from gradspace.training.health import TrainingError
@@ -184,3 +187,21 @@ def test_stopped_killed_and_put_together_it_ends_with_the_same_table(tmp_path: P
     assert load_table(out / "results.parquet") == rows
     for name in ("two.md", "two.tex", "two.csv"):
         assert (out / name).read_bytes() == (whole / name).read_bytes()
+
+
+@pytest.mark.slow
+def test_a_comparison_that_counts_otherwise_keeps_what_was_trained(tmp_path: Path) -> None:
+    recipe, out = tmp_path / "two.toml", tmp_path / "out"
+    small = RECIPE.replace("seeds = 2", "seeds = 1").replace("epochs = 12", "epochs = 2")
+    recipe.write_text(small)
+    only = ["objective=nt-xent"]
+    first = gs.compare(recipe, out=out, only=only, jobs=1).to_dict()["results"]
+    run = Run(out / "runs/scenes/VSE++/nt-xent/seed-0")
+    trained = run.best.stat().st_mtime_ns
+    recipe.write_text('cocos = { convention = "icr" }' + small)
+    second = gs.compare(recipe, out=out, only=only, jobs=1).to_dict()["results"]
+    assert run.best.stat().st_mtime_ns == trained
+    assert load_analysis(run.analysis).counting == Counting(convention="icr")
+    values = [{row["metric"]: row["value"] for row in rows} for rows in (first, second)]
+    assert values[1]["i2t W+"] == pytest.approx(values[0]["i2t W+"] / 10)
+    assert values[1]["rsum"] == values[0]["rsum"]

@@ -75,7 +75,8 @@ def _put_counts(reference: Reference, losses: Any) -> None:
     for name, hardest in (("triplet", False), ("triplet-hard", True)):
         counter = losses.Triplet(margin=0.2, max_violation=hardest, count_grads=True)
         put(name, counter(*pairs), pairs)
-    put("nt-xent", losses.NTXent(tau=0.1)(*pairs, count_gradients=True, threshold=0.01), pairs)
+    sharp = sides(10, 9, apart=9.0, noise=4.0)
+    put("nt-xent", losses.NTXent(tau=0.1)(*sharp, count_gradients=True, threshold=0.01), sharp)
     by_image, by_text = losses.SmoothAP()(*fives, count_gradients=True)
     put("smooth-ap", (*by_image, *by_text), fives)
 

@@ -8,6 +8,7 @@ from published.reference import Reference, load
 from torch import Tensor
 
 import gradspace as gs
+from gradspace.scores.positives import as_positives
 
 
 def batch(given: Reference) -> tuple[Tensor, Tensor]:
@@ -81,3 +82,44 @@ def test_counts_of_the_hardest_triplet_from_text_to_image_are_those_of_icr() -> 
     assert found.per_query == pytest.approx(float(given["t2i_grads_mean"]))
     assert found.per_batch == float(given["t2i_grad_sum"])
     assert found.queries_without == float(given["zeros_t2i"])
+
+
+@pytest.mark.parametrize("way", ["i2t", "t2i"])
+def test_counts_of_nt_xent_are_those_of_icr(way: str) -> None:
+    """Thresholds and weights of the softmax, without 1 / temperature; C^q over all queries."""
+    given, scores, positives = counted("nt-xent")
+    if way == "t2i":
+        scores, positives = scores.t(), positives.t()
+    found = gs.cocos("nt-xent", scores, positives, 0.01, convention="icr")
+    assert found.queries_without > 0
+    assert found.per_query == pytest.approx(float(given[f"{way}_n_high_grad"]))
+    assert found.negative_weight == pytest.approx(float(given[f"{way}_high_grad"]))
+    assert found.positive_weight == pytest.approx(float(given[f"1-s_{way}.diag.mean"]))
+
+
+def test_counts_of_smooth_ap_are_those_of_icr() -> None:
+    given, scores, positives = counted("smooth-ap")
+    found = gs.cocos("smooth-ap", scores, positives, 0.01, convention="icr")
+    assert found.per_query == pytest.approx(float(given["sum_i2t"]))
+    assert found.queries_without == float(given["zeros_i2t"])
+
+
+def test_counts_of_smooth_ap_from_text_to_image_are_of_the_own_image() -> None:
+    """Their counter takes the images 5 i to 5 i + 4 for the positives of caption i.
+
+    It reads past the end of the batch from the second fifth of the images on: those captions have
+    no gradient by construction. With these images as positives, our count is theirs.
+    """
+    given, scores, positives = counted("smooth-ap")
+    objective = gs.objective("smooth-ap")
+    by_text = scores.t()
+    num_texts, num_images = by_text.shape
+    wrong = torch.arange(num_texts)[:, None] == torch.arange(num_images) // 5
+    weights = gs.score_weights(objective, by_text, wrong)
+    threshold = 0.01 * objective.sharpness
+    mean = objective.num_contributing(weights, by_text, as_positives(wrong), threshold)
+    counts = mean * wrong.sum(1)
+    assert (counts == 0).sum() == float(given["zeros_t2i"]) >= num_texts - -(-num_images // 5)
+    assert counts[counts > 0].mean() == pytest.approx(float(given["sum_t2i"]))
+    ours = gs.cocos(objective, by_text, positives.t(), 0.01, convention="icr")
+    assert ours.queries_without < float(given["zeros_t2i"])

@@ -11,7 +11,7 @@ import pytest
 import torch
 from small_runs import open_data, small_recipe, train_small
 
-from gradspace.analysis.cocos import Cocos, cocos
+from gradspace.analysis.cocos import Cocos, Counting, cocos
 from gradspace.comparison.compare import gather
 from gradspace.data.order import epoch_order
 from gradspace.metrics import retrieval_report
@@ -72,6 +72,22 @@ def test_counts_are_those_of_all_batches_at_the_best_weights(run: Run) -> None:
     assert sum(found.hardest) == num_hardest
     assert len(found.positives) == 100
     assert 0 < len(found.triplets) <= 1500
+
+
+def test_a_run_is_counted_anew_where_something_else_counts(run: Run) -> None:
+    dataset, counting = open_data(run.recipe()), Counting(0.02, "icr")
+    evaluate_run(run, dataset, CPU)
+    first = load_analysis(run.analysis)
+    assert first.counting == Counting()
+    _, [entry] = gather([run.folder], CPU, counting)
+    assert entry.analysis.counting == counting
+    assert load_analysis(run.analysis) == first, "what a run has stays"
+    evaluate_run(run, dataset, CPU, counting=counting)
+    again = load_analysis(run.analysis)
+    assert (again.counting, again.cocos) == (counting, entry.analysis.cocos)
+    assert (again.cocos == first.cocos) == (run.recipe().objective.name == "triplet")
+    evaluate_run(run, dataset, CPU, counting=Counting())
+    assert load_analysis(run.analysis) == first
 
 
 def test_results_are_those_of_evaluate(run: Run) -> None:

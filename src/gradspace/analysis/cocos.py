@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -18,6 +19,30 @@ from gradspace.checks import check_scores
 from gradspace.objectives import Objective, as_objective
 from gradspace.scores.positives import Positives, as_positives
 from gradspace.scores.tiles import as_computed
+
+Convention = Literal["gradient", "icr"]
+
+
+@dataclass(frozen=True)
+class Counting:
+    """What counts as a contribution to the gradient of a query."""
+
+    epsilon: float = 0.01
+    """Weights up to this size do not."""
+    convention: Convention = "gradient"
+    """Which weights: those of the gradient, or those of the tables of ICR, "icr". There the
+    weights of NT-Xent and SmoothAP lack the factor 1 / temperature, and C^q of NT-Xent is the mean
+    over all queries."""
+
+    def __post_init__(self) -> None:
+        if not self.epsilon >= 0:
+            raise ValueError(f"epsilon must be zero or a positive number, got {self.epsilon!r}")
+        if self.convention not in get_args(Convention):
+            raise ValueError(f"convention must be 'gradient' or 'icr', got {self.convention!r}")
+
+    def __str__(self) -> str:
+        kind = "as ICR counts" if self.convention == "icr" else "of the gradient"
+        return f"weights {kind}, larger than {self.epsilon:g}"
 
 
 @dataclass(frozen=True)
@@ -43,27 +68,41 @@ def cocos(
     scores: Tensor,
     positives: Tensor | Positives,
     epsilon: float = 0.01,
+    convention: Convention = "gradient",
 ) -> Cocos:
-    """Count what contributes in one direction: rows are queries. Transpose both for the other."""
-    objective = as_objective(objective)
-    if not epsilon >= 0:
-        raise ValueError(f"epsilon must be zero or a positive number, got {epsilon!r}")
+    """Count what contributes in one direction: rows are queries. Transpose both for the other.
+
+    `epsilon` and `convention` are those of `Counting`.
+    """
+    return count(as_objective(objective), scores, positives, Counting(epsilon, convention))
+
+
+def count(
+    objective: Objective, scores: Tensor, positives: Tensor | Positives, counting: Counting
+) -> Cocos:
+    """COCOS of one direction of a batch."""
     check_scores(scores)
     positives = as_positives(positives)
     scores = as_computed(scores.detach())
+    published = counting.convention == "icr"
+    factor = objective.sharpness if published else 1.0
     weights = score_weights(objective, scores, positives)
-    counts = objective.num_contributing(weights, scores, positives, epsilon).double()
+    least = counting.epsilon * factor
+    counts = objective.num_contributing(weights, scores, positives, least).double()
     strength = weights.abs().double()
     on_negatives = strength.scatter(1, positives.index, 0)
     on_positives = strength.gather(1, positives.index).where(positives.valid, 0)
     total, squares = on_negatives.sum(1), on_negatives.square().sum(1)
     has = positives.any_valid
+    counted_over = has if published and objective.counted_over_all else counts > 0
+    contributing = on_negatives.where(on_negatives > least, 0).sum(1)
+    per_positive = on_positives.sum(1) / positives.valid.sum(1).clamp(min=1)
     return Cocos(
-        per_query=_mean(counts, counts > 0),
+        per_query=_mean(counts, counted_over),
         per_batch=float(counts.sum()),
         queries_without=float((counts == 0).sum()),
-        negative_weight=_mean(on_negatives.where(on_negatives > epsilon, 0).sum(1), has),
-        positive_weight=_mean(on_positives.sum(1) / positives.valid.sum(1).clamp(min=1), has),
+        negative_weight=_mean(contributing / factor, has),
+        positive_weight=_mean(per_positive / factor, has),
         effective=_mean(total.square() / squares.clamp(min=1e-300), squares > 0),
     )
 

@@ -9,7 +9,7 @@ from typing import Any
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from gradspace.analysis.cocos import Cocos, CocosMeter, cocos
+from gradspace.analysis.cocos import Cocos, CocosMeter, Counting, count
 from gradspace.analysis.score_file import SavedScores
 from gradspace.objectives import Objective
 
@@ -20,16 +20,16 @@ Counts = Mapping[str, Mapping[str, CocosMeter]]
 
 
 def count_contributions(
-    objectives: Sequence[Objective], batches: Iterable[SavedScores], epsilon: float
+    objectives: Sequence[Objective], batches: Iterable[SavedScores], counting: Counting
 ) -> Counts:
     """COCOS of every objective in both directions over batches."""
     counts = {o.name: {direction: CocosMeter() for direction in DIRECTIONS} for o in objectives}
     for batch in batches:
         scores, positives = batch.scores, batch.positives
         for o in objectives:
-            counts[o.name]["image_to_text"].update(cocos(o, scores, positives, epsilon))
+            counts[o.name]["image_to_text"].update(count(o, scores, positives, counting))
             counts[o.name]["text_to_image"].update(
-                cocos(o, scores.t(), positives.transpose(), epsilon)
+                count(o, scores.t(), positives.transpose(), counting)
             )
     return counts
 
@@ -40,11 +40,11 @@ def cocos_tables(counts: Counts) -> Iterator[Table]:
         title = direction.replace("_to_", " → ")
         table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=0, pad_edge=False)
         table.add_column("objective", no_wrap=True)
-        for count in fields(Cocos):
-            table.add_column(count.metadata["symbol"], justify="right", no_wrap=True)
+        for number in fields(Cocos):
+            table.add_column(number.metadata["symbol"], justify="right", no_wrap=True)
         for name, by_direction in counts.items():
             meter = by_direction[direction]
-            table.add_row(name, *(_cell(meter, count) for count in meter))
+            table.add_row(name, *(_cell(meter, number) for number in meter))
         yield table
 
 
@@ -52,7 +52,7 @@ def cocos_json(counts: Counts) -> dict[str, Any]:
     return {
         name: {
             direction: {
-                count: dict(zip(("mean", "std"), meter[count], strict=True)) for count in meter
+                number: dict(zip(("mean", "std"), meter[number], strict=True)) for number in meter
             }
             for direction, meter in by_direction.items()
         }
@@ -60,8 +60,8 @@ def cocos_json(counts: Counts) -> dict[str, Any]:
     }
 
 
-def _cell(meter: CocosMeter, count: str) -> str:
-    mean, deviation = meter[count]
+def _cell(meter: CocosMeter, name: str) -> str:
+    mean, deviation = meter[name]
     decimals = 2 if mean < 10 else 1 if mean < 100 else 0
     spread = f"±{deviation:.{decimals}f}" if len(meter) > 1 else ""
     return f"{mean:.{decimals}f}{spread}"

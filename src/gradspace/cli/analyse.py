@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from gradspace.analysis.cocos import Counting
 from gradspace.analysis.diagrams import draw_diagrams, save_diagrams
 from gradspace.analysis.score_file import SavedScores, load_scores
 from gradspace.analysis.tables import cocos_json, cocos_tables, count_contributions
@@ -31,6 +32,11 @@ def add_to(around: typer.Typer) -> None:
 
 
 OBJECTIVES = ("triplet", "triplet-hard", "nt-xent", "smooth-ap", "circle/sigmoid-ms")
+
+EPSILON = "Weights up to this size do not count; 0.01."
+CONVENTION = "gradient, or icr: without the 1/temperature of NT-Xent and SmoothAP, as published."
+Epsilon = Annotated[float | None, typer.Option(help=EPSILON)]
+CountedAs = Annotated[str | None, typer.Option("--convention", help=CONVENTION)]
 
 ScoreFile = Annotated[
     Path, typer.Argument(help="safetensors file with scores[image, text], image_ids, text_ids.")
@@ -79,7 +85,8 @@ def count(
         list[str] | None,
         typer.Option("--objective", help="Repeat for several; a choice of five by default."),
     ] = None,
-    epsilon: Annotated[float, typer.Option(help="Weights up to this size do not count.")] = 0.01,
+    epsilon: Epsilon = None,
+    convention: CountedAs = None,
     batch_size: Annotated[
         int | None, typer.Option(min=1, help="Images per batch; all in one by default.")
     ] = None,
@@ -88,7 +95,8 @@ def count(
     """Count the samples that contribute to the gradient, for a saved score matrix."""
     saved = load_scores(scores)
     chosen = [objective(name) for name in names or OBJECTIVES]
-    counts = count_contributions(chosen, _batches(saved, batch_size), epsilon)
+    counting = _counting(epsilon, convention) or Counting()
+    counts = count_contributions(chosen, _batches(saved, batch_size), counting)
     if as_json:
         print(json.dumps(cocos_json(counts), indent=2))
     else:
@@ -98,15 +106,23 @@ def count(
 @app.command("run")
 def run_analysis(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Trained runs.")],
+    epsilon: Epsilon = None,
+    convention: CountedAs = None,
     device: Device = None,
     as_json: AsJson = False,
 ) -> None:
-    """Count what contributes at the best weights, over the whole training set (ICR Tables 2-4)."""
-    _, entries = gather(runs, choose_device(device))
+    """Count what contributes at the best weights, over the whole training set (ICR Tables 2-4).
+
+    Without --epsilon and --convention: as it was counted when the runs were evaluated.
+    """
+    counting = _counting(epsilon, convention)
+    _, entries = gather(runs, choose_device(device), counting)
     if as_json:
         rows = [row for entry in entries for row in entry.rows()]
         print(json.dumps([vars(row) for row in rows], indent=2))
         return
+    for counted in sorted({str(entry.analysis.counting) for entry in entries}):
+        console.print(counted, style="dim", highlight=False)
     for table in make_tables(View("", COCOS), entries, {}):
         console.print(*as_rich(table, console.width), sep="\n")
 
@@ -142,6 +158,13 @@ def flips(
             lines.append(f"  {len(part)} only by {run}")
             lines += [f"    {names[way][query]}" for query in part[:show].tolist()]
         console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
+
+
+def _counting(epsilon: float | None, convention: Any) -> Counting | None:
+    """What is to be counted, where something is said about it."""
+    given = {"epsilon": epsilon, "convention": convention}
+    chosen = {name: value for name, value in given.items() if value is not None}
+    return Counting(**chosen) if chosen else None
 
 
 def _batches(saved: SavedScores, batch_size: int | None) -> Iterator[SavedScores]:

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
+from gradspace.analysis.cocos import Counting
 from gradspace.analysis.significance import verdict
 from gradspace.comparison.entries import Entry, load_entry
 from gradspace.comparison.grid import Cell, with_first_rounds
@@ -29,10 +30,11 @@ from gradspace.comparison.worker import Task
 from gradspace.files import write_atomically
 from gradspace.runs.analysis import load_analysis
 from gradspace.runs.data import open_recipe
-from gradspace.runs.finish import evaluate_run
+from gradspace.runs.finish import analysis_of, evaluate_run
 from gradspace.runs.folder import Run
 from gradspace.runs.numbers import ARROWS, RECALLS, SECONDS
 from gradspace.runs.results import load_results
+from gradspace.runs.system import load_system
 from gradspace.training.schedule import stages
 
 
@@ -78,7 +80,15 @@ def _task(cell: Cell, runs: Path, comparison: Comparison) -> Task:
     first = cell.first.folder(runs) if cell.first else None
     timed = SECONDS in comparison.metrics
     recipe = cell.recipe_in(runs)
-    return Task(cell.folder(runs), recipe, comparison.split, comparison.folds, first, timed)
+    return Task(
+        cell.folder(runs),
+        recipe,
+        comparison.split,
+        comparison.folds,
+        first,
+        timed,
+        comparison.cocos.counting,
+    )
 
 
 def _is_finished(cell: Cell, out: Path, comparison: Comparison) -> bool:
@@ -93,7 +103,10 @@ def _is_finished(cell: Cell, out: Path, comparison: Comparison) -> bool:
     results = run.results(comparison.split, comparison.folds)
     if not (results.exists() and run.analysis.exists() and _is_trained(run)):
         return False
-    return SECONDS not in comparison.metrics or bool(load_analysis(run.analysis).seconds_per_batch)
+    analysis = load_analysis(run.analysis)
+    if analysis.counting != comparison.cocos.counting:
+        return False
+    return SECONDS not in comparison.metrics or bool(analysis.seconds_per_batch)
 
 
 def _is_trained(run: Run) -> bool:
@@ -156,8 +169,13 @@ def save_findings(out: Path, entries: Sequence[Entry], findings: Findings, stem:
 # --- runs and comparisons that are there already ------------------------------------------------
 
 
-def gather(paths: Sequence[Path], device: torch.device) -> tuple[View, list[Entry]]:
-    """The runs of comparisons and single runs, which are evaluated where they are not yet."""
+def gather(
+    paths: Sequence[Path], device: torch.device, counting: Counting | None = None
+) -> tuple[View, list[Entry]]:
+    """The runs of comparisons and single runs, which are evaluated where they are not yet.
+
+    With `counting` what contributes is counted so; the analysis in a run's folder stays.
+    """
     entries: list[Entry] = []
     for path in {path.resolve(): path for path in paths}.values():
         if (path / "results.parquet").is_file():
@@ -175,6 +193,8 @@ def gather(paths: Sequence[Path], device: torch.device) -> tuple[View, list[Entr
                 f"{path} is neither a run (a folder with recipe.toml) nor a comparison (a folder "
                 "with results.parquet)"
             )
+    if counting is not None:
+        entries = [_counted(entry, device, counting) for entry in entries]
     entries = _told_apart(entries)
     title = " and ".join(path.resolve().name for path in paths)
     grid = len({e.objective for e in entries}) > 3 and all("/" in e.objective for e in entries)
@@ -182,6 +202,13 @@ def gather(paths: Sequence[Path], device: torch.device) -> tuple[View, list[Entr
         title, (*RECALLS[::3], "rsum") if grid else (*RECALLS, "rsum"), "grid" if grid else "rows"
     )
     return view, entries
+
+
+def _counted(entry: Entry, device: torch.device, counting: Counting) -> Entry:
+    if entry.analysis.counting == counting:
+        return entry
+    dataset, system = open_recipe(entry.run.recipe().data), load_system(entry.run.folder, device)
+    return replace(entry, analysis=analysis_of(entry.run, dataset, system, counting))
 
 
 def _inside(folder: Path, name: str) -> Path:

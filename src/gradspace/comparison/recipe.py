@@ -24,8 +24,9 @@ from typing import Annotated, Any, Literal
 import pydantic
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
+from gradspace.analysis.cocos import Convention, Counting
 from gradspace.comparison.study import AxisValues, study_points
-from gradspace.parameters import suggestion
+from gradspace.parameters import NonNegative, suggestion
 from gradspace.runs.numbers import RECALLS, check_metric
 from gradspace.runs.recipe import RecipeTable, read_toml
 
@@ -93,6 +94,17 @@ class Exceptional(RecipeTable):
         return all(label in (None, found) for label, found in zip(wanted, cell, strict=True))
 
 
+class CocosTable(RecipeTable):
+    """What counts as a contribution to the gradient."""
+
+    epsilon: NonNegative = Counting.epsilon
+    convention: Convention = Counting.convention
+
+    @property
+    def counting(self) -> Counting:
+        return Counting(self.epsilon, self.convention)
+
+
 class Only(RecipeTable):
     """The part of the grid that is wanted; everything where nothing is said."""
 
@@ -114,6 +126,8 @@ class Comparison(RecipeTable):
     """One row per objective, or triplet weights x pair weights."""
     metrics: tuple[str, ...] = (*RECALLS, "rsum")
     folds: PositiveInt = 1
+    cocos: CocosTable = CocosTable()
+    """What C^q and its like count."""
     needs: dict[str, str] = Field(default_factory=dict)
     """What has to be there, with a sentence on where it comes from."""
     recipe: Tables = Field(default_factory=dict)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 import torch
 
+from gradspace.analysis.cocos import Counting
 from gradspace.data.dataset import Dataset
 from gradspace.data.resident import keep_features
 from gradspace.files import link_or_copy, locked, write_atomically
@@ -46,6 +47,8 @@ class Task:
     """The run of a first round, whose best model mines the negatives of this one."""
     timed: bool = False
     """Is the time of a training step asked for?"""
+    counting: Counting = field(default_factory=Counting)
+    """What its analysis counts."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +121,7 @@ def complete(
     if progress.epoch < end:
         return False
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    evaluate_run(run, dataset, device, task.split, task.folds)
+    evaluate_run(run, dataset, device, task.split, task.folds, task.counting)
     analysis = load_analysis(run.analysis)
     if task.timed and analysis.seconds_per_batch is None:
         seconds = seconds_per_batch(run, dataset, device)

@@ -41,6 +41,13 @@ class Objective(ABC):
     """Does only the hardest negative of a query get a weight?"""
     uses_offline: ClassVar[bool] = False
     """Has it terms for mined negatives? To others they are further candidates."""
+    counted_over_all: ClassVar[bool] = False
+    """Does ICR average its C^q over all queries, not over those with a contribution?"""
+
+    @property
+    def sharpness(self) -> float:
+        """The factor of all weights that comes from a temperature alone, 1 / temperature."""
+        return 1.0
 
     @abstractmethod
     def statistics(self, positive: PositiveScores) -> tuple[Statistic, ...]:

@@ -25,6 +25,11 @@ class NTXent(Objective):
 
     temperature: Positive = 0.1
     reduction: ClassVar[Reduction] = "mean"
+    counted_over_all: ClassVar[bool] = True
+
+    @property
+    def sharpness(self) -> float:
+        return 1 / self.temperature
 
     def statistics(self, positive: PositiveScores) -> tuple[Statistic, ...]:
         return (LogSumExp(lambda s, _: s / self.temperature, positive.nothing, shared=True),)

@@ -29,6 +29,10 @@ class SmoothAP(Objective):
     temperature: Positive = 0.01
     reduction: ClassVar[Reduction] = "mean"
 
+    @property
+    def sharpness(self) -> float:
+        return 1 / self.temperature
+
     def statistics(self, positive: PositiveScores) -> tuple[Statistic, ...]:
         return (Sum(lambda s, p: ((s - p) / self.temperature).sigmoid(), positive.scores),)
 

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from gradspace.analysis.cocos import Convention, Counting
 from gradspace.analysis.diagrams import real_triplets, some_triplets
 from gradspace.analysis.score_file import SavedScores
 from gradspace.analysis.tables import cocos_json, count_contributions
@@ -52,6 +53,11 @@ class RunAnalysis:
     """Some (positive, hardest negative), evenly taken."""
     seconds_per_batch: float | None = None
     """Of training, where somebody asked for it."""
+    convention: Convention = "gradient"
+
+    @property
+    def counting(self) -> Counting:
+        return Counting(self.epsilon, self.convention)
 
 
 def edges(num_bins: int) -> NDArray[np.float64]:
@@ -64,9 +70,10 @@ def analyse_run(
     found: Represented,
     train: Split,
     training: TrainingRecipe,
-    epsilon: float = 0.01,
+    counting: Counting | None = None,
 ) -> RunAnalysis:
     """Count and collect over all batches of one epoch of the training set."""
+    counting = counting or Counting()
     limits = edges(200 if isinstance(found, Parts) else 100)
     positives = np.zeros(len(limits) - 1, dtype=np.int64)
     hardest = np.zeros_like(positives)
@@ -81,10 +88,11 @@ def analyse_run(
             yield batch
 
     batches = collected(score_batches(found, train, training))
-    counts = count_contributions([objective], batches, epsilon)
+    counts = count_contributions([objective], batches, counting)
     return RunAnalysis(
         objective=objective.name,
-        epsilon=epsilon,
+        epsilon=counting.epsilon,
+        convention=counting.convention,
         num_batches=len(counts[objective.name]["image_to_text"]),
         cocos=cocos_json(counts)[objective.name],
         positives=positives.tolist(),

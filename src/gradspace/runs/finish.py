@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
+from gradspace.analysis.cocos import Counting
 from gradspace.data.dataset import Dataset, Split
 from gradspace.models import Reranker
 from gradspace.models.temperature import current_objective
-from gradspace.runs.analysis import analyse_run, save_analysis
+from gradspace.runs.analysis import RunAnalysis, analyse_run, load_analysis, save_analysis
 from gradspace.runs.evaluate import Evaluation
 from gradspace.runs.folder import Run
 from gradspace.runs.recipe import build_objective
@@ -23,19 +26,22 @@ RERANKED = 128
 
 
 def evaluate_run(
-    run: Run, dataset: Dataset, device: torch.device, split: str = "test", folds: int = 1
+    run: Run,
+    dataset: Dataset,
+    device: torch.device,
+    split: str = "test",
+    folds: int = 1,
+    counting: Counting | None = None,
 ) -> None:
-    """Write the results of a run and its analysis, where they are missing."""
+    """Write the results of a run and its analysis, where they are missing or counted otherwise."""
     chosen = dataset.split(split)
     saved_at = run.best.stat().st_mtime_ns if run.best.exists() else None
     system = load_system(run.folder, device)
-    if not run.analysis.exists():
-        train_split = dataset.splits["train"]
-        found = represent_split(system, train_split, store=torch.device("cpu"))
-        recipe = run.recipe()
-        objective = current_objective(build_objective(recipe), system.model.learned_scale())
-        analysis = analyse_run(objective, found, train_split, recipe.training)
-        save_analysis(run.analysis, analysis)
+    known = load_analysis(run.analysis) if run.analysis.exists() else None
+    if known is None or (counting is not None and known.counting != counting):
+        analysis = analysis_of(run, dataset, system, counting)
+        seconds = known.seconds_per_batch if known else None
+        save_analysis(run.analysis, replace(analysis, seconds_per_batch=seconds))
     if not run.results(split, folds).exists():
         save_results(
             run.results(split, folds), results_of(_evaluation(system, chosen, folds), dataset.name)
@@ -46,6 +52,16 @@ def evaluate_run(
             f"{run.folder} is in training, and found better weights while it was evaluated: try "
             "again"
         )
+
+
+def analysis_of(
+    run: Run, dataset: Dataset, system: System, counting: Counting | None = None
+) -> RunAnalysis:
+    """What contributes at the best weights, over the whole training set."""
+    train_split, recipe = dataset.splits["train"], run.recipe()
+    found = represent_split(system, train_split, store=torch.device("cpu"))
+    objective = current_objective(build_objective(recipe), system.model.learned_scale())
+    return analyse_run(objective, found, train_split, recipe.training, counting)
 
 
 def _evaluation(system: System, split: Split, folds: int) -> Evaluation:
