@@ -61,6 +61,13 @@ class Pairing:
                 f"{num_texts} texts; pass image_ids and text_ids"
             )
 
+    def where(self, device: torch.device) -> tuple[Tensor, Tensor] | None:
+        """The ids on a device, without waiting for it; None by position."""
+        if self.ids is None:
+            return None
+        image_ids, text_ids = self.ids
+        return stable_ids(image_ids, device), stable_ids(text_ids, device)
+
     def items(self, images: Tensor, texts: Tensor, processes: Processes) -> tuple[Items, Items]:
         """With ids that mean the same in every process; by position, different ones in each."""
         if self.ids is None:

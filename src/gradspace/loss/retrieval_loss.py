@@ -20,6 +20,8 @@ from gradspace.execution.block import Executor
 from gradspace.execution.choice import Execution, choose_executor
 from gradspace.execution.distributed import Items, Processes
 from gradspace.execution.scaled import both_ways
+from gradspace.execution.triton import whole_rows
+from gradspace.loss.last_batch import LastBatch
 from gradspace.loss.memory import Memory
 from gradspace.loss.mined import MinedScores, Offline
 from gradspace.loss.pairing import Pairing
@@ -61,7 +63,8 @@ class RetrievalLoss(nn.Module):
         execution: "dense" builds the score matrix, "streamed" never does, "triton" fuses the
             product with what is made of it on a CUDA device; "auto" takes what is fastest.
         tile: side of the tiles of the streamed execution; smaller ones need less memory.
-        checks: look for NaN in every batch, which waits for the GPU to compute it. Shapes and ids
+        checks: look for NaN in every batch, and for a batch without any pair. What is wrong with a
+            batch on a GPU is said one batch later: asking at once would wait for the GPU. Shapes
             are checked either way.
 
     Example:
@@ -93,6 +96,7 @@ class RetrievalLoss(nn.Module):
         self.execution = _one_of("execution", execution, "auto", "dense", "streamed", "triton")
         self.tile = tile
         self.checks = checks
+        self._last_batch = LastBatch()
         if tile is not None:
             check_count("tile", tile)
         if memory and execution == "dense":
@@ -122,6 +126,10 @@ class RetrievalLoss(nn.Module):
             terms = offline.terms(images, texts) if offline and self._has_terms else None
             alone = processes.number == 1 and self.memory is None and (not offline or terms)
             executor = choose_executor(self.execution, self.tile, images, texts, alone=bool(alone))
+            if executor is None and terms is None and self._reads_rows(len(images), texts):
+                return self._of_rows(images, texts, pairing)
+            if self.checks:
+                self._last_batch.remember_sums(images, texts)
             if executor is None:
                 return self._of_matrix(as_computed(images) @ as_computed(texts).t(), pairing, terms)
             by_position = pairing.ids is None
@@ -148,6 +156,9 @@ class RetrievalLoss(nn.Module):
         if self.normalize or self.memory is not None:
             raise ValueError("scores have no embeddings to normalize or to keep in a memory")
         with torch.autocast(scores.device.type, enabled=False):
+            if offline is None and self._reads_rows(len(scores), scores.t()):
+                pairs = pairing.where(scores.device)
+                return whole_rows.of_scores(self.objective, self.reduction, scores, pairs)
             return self._of_matrix(as_computed(scores), pairing, offline)
 
     @property
@@ -158,6 +169,20 @@ class RetrievalLoss(nn.Module):
         return f"{self.objective}, reduction={self.reduction!r}, normalize={self.normalize}"
 
     # --- executions -----------------------------------------------------------------------------
+
+    def _reads_rows(self, num_images: int, texts: Tensor) -> bool:
+        """Can a kernel read whole rows of the scores?"""
+        if torch.compiler.is_compiling():
+            return False
+        return whole_rows.suits(self.objective, num_images, texts)
+
+    def _of_rows(self, images: Tensor, texts: Tensor, pairing: Pairing) -> Tensor:
+        value, facts = whole_rows.of_embeddings(
+            self.objective, self.reduction, images, texts, pairing.where(images.device)
+        )
+        if self.checks:
+            self._last_batch.remember(facts, images, texts)
+        return value
 
     def _of_matrix(self, scores: Tensor, pairing: Pairing, mined: MinedScores | None) -> Tensor:
         """With the whole score matrix in memory."""
@@ -219,9 +244,11 @@ class RetrievalLoss(nn.Module):
         offline: Offline | None,
         may_be_empty: bool = False,
     ) -> None:
-        check_embeddings(images, texts, may_be_empty=may_be_empty, values=self.checks)
+        self._last_batch.check()
+        at_once = self.checks and not (isinstance(images, Tensor) and images.is_cuda)
+        check_embeddings(images, texts, may_be_empty=may_be_empty, values=at_once)
         if offline is not None:
-            offline.check(images, texts, values=self.checks)
+            offline.check(images, texts, values=at_once)
         pairing.check(len(images), len(texts))
         if images is texts:
             raise ValueError(

@@ -73,7 +73,7 @@ def or_else(fused: Callable[[], T], streamed: Callable[[], T]) -> T:
     """The one, or the other where a kernel cannot be compiled, with one warning."""
     from triton.errors import TritonError
 
-    from gradspace.execution.triton.terms import UnsupportedTermError
+    from gradspace.execution.triton.graphs import UnsupportedTermError
 
     try:
         return fused()
