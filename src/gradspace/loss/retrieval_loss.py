@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from contextlib import AbstractContextManager, nullcontext
 from typing import Literal, TypeVar
 
 import torch
@@ -119,14 +120,14 @@ class RetrievalLoss(nn.Module):
         if self._unseen and not torch.compiler.is_compiling():
             self._unseen = False
             _warn_of_lengths(images, texts)
-        with torch.autocast(images.device.type, enabled=False):
+        with _full_precision(images.device.type):
             if self.normalize:
                 images, texts = _unit(images), _unit(texts)
                 offline = offline and offline.each(_unit)
             terms = offline.terms(images, texts) if offline and self._has_terms else None
             alone = processes.number == 1 and self.memory is None and (not offline or terms)
             executor = choose_executor(self.execution, self.tile, images, texts, alone=bool(alone))
-            if executor is None and terms is None and self._reads_rows(len(images), texts):
+            if executor is None and not terms and self._reads_rows(images.shape[0], texts):
                 return self._of_rows(images, texts, pairing)
             if self.checks:
                 self._last_batch.remember_sums(images, texts)
@@ -155,7 +156,7 @@ class RetrievalLoss(nn.Module):
         pairing.check(scores.shape[0], scores.shape[1])
         if self.normalize or self.memory is not None:
             raise ValueError("scores have no embeddings to normalize or to keep in a memory")
-        with torch.autocast(scores.device.type, enabled=False):
+        with _full_precision(scores.device.type):
             if offline is None and self._reads_rows(len(scores), scores.t()):
                 pairs = pairing.where(scores.device)
                 return whole_rows.of_scores(self.objective, self.reduction, scores, pairs)
@@ -249,7 +250,7 @@ class RetrievalLoss(nn.Module):
         check_embeddings(images, texts, may_be_empty=may_be_empty, values=at_once)
         if offline is not None:
             offline.check(images, texts, values=at_once)
-        pairing.check(len(images), len(texts))
+        pairing.check(images.shape[0], texts.shape[0])
         if images is texts:
             raise ValueError(
                 "images and texts are one tensor, in which every item would be its own positive; "
@@ -275,6 +276,13 @@ class RetrievalLoss(nn.Module):
         kind = f"{' '.join(str(self).split())}, {images.dtype}, width {width}"
         kind += ", offline negatives" if offline else ""
         processes.agree(kind, problem, images.device)
+
+
+def _full_precision(device: str) -> AbstractContextManager[object]:
+    """Without autocast, which is entered and left only where it is on."""
+    if torch.compiler.is_compiling() or torch.is_autocast_enabled(device):
+        return torch.autocast(device, enabled=False)
+    return nullcontext()
 
 
 def _unit(embeddings: Tensor) -> Tensor:

@@ -141,16 +141,19 @@ def sum_in_batch(limit, packed, counts, n, m, OF: tl.constexpr, IMAGES: tl.const
 
 @triton.jit
 def _weigh(
-    scores, query_ids, candidate_ids, values, counted, weights, first, n, m,
+    scores, along, across, query_ids, candidate_ids, values, counted, weights, first, n, m,
     packed, counts, smallest, num_images, num_texts,
     ROW: tl.constexpr, WEIGH: tl.constexpr, BY_POSITION: tl.constexpr,
     QUERIES: tl.constexpr, CANDIDATES: tl.constexpr, IMAGES: tl.constexpr,
 ):  # fmt: skip
-    """Some queries: value, whether they have a positive, and the weight of every candidate."""
+    """Some queries: value, whether they have a positive, and the weight of every candidate.
+
+    Scores of candidates are `along` apart in memory, those of queries `across`.
+    """
     q = (first + tl.arange(0, QUERIES))[:, None]
     lane = tl.arange(0, CANDIDATES)[None, :]
     there, positive = _positives(query_ids, candidate_ids, q, lane, n, m, BY_POSITION)
-    s = tl.load(scores + q * m + lane, mask=there, other=0.0)
+    s = tl.load(scores + q * across + lane * along, mask=there, other=0.0)
     negative = there & (positive == 0)
     value, found = ROW(
         s, positive, negative, lane, packed, counts, smallest, num_images, num_texts, WEIGH, IMAGES
@@ -165,23 +168,27 @@ def _weigh(
 
 @triton.jit
 def weigh_rows(
-    by_image, by_text, image_ids, text_ids, values, counted, image_weights, text_weights,
+    by_image, by_text, along, across,
+    image_ids, text_ids, values, counted, image_weights, text_weights,
     packed, counts, smallest, n, m,
     ROW: tl.constexpr, WEIGH: tl.constexpr, BY_POSITION: tl.constexpr,
     OF_IMAGES: tl.constexpr, OF_TEXTS: tl.constexpr, IMAGES: tl.constexpr, TEXTS: tl.constexpr,
 ):  # fmt: skip
-    """The programs of the images, OF_IMAGES each, and then those of the texts."""
+    """The programs of the images, OF_IMAGES each, and then those of the texts.
+
+    `along` and `across` are of by_text, which may be the transpose of by_image.
+    """
     program = tl.program_id(0)
     programs_of_images = tl.cdiv(n, OF_IMAGES)
     if program < programs_of_images:
         _weigh(
-            by_image, image_ids, text_ids, values, counted, image_weights,
+            by_image, 1, m, image_ids, text_ids, values, counted, image_weights,
             program * OF_IMAGES, n, m, packed, counts, smallest, n, m,
             ROW, WEIGH, BY_POSITION, OF_IMAGES, TEXTS, IMAGES,
         )  # fmt: skip
     else:
         _weigh(
-            by_text, text_ids, image_ids, values + n, counted + n, text_weights,
+            by_text, along, across, text_ids, image_ids, values + n, counted + n, text_weights,
             (program - programs_of_images) * OF_TEXTS, m, n, packed, counts, smallest, n, m,
             ROW, WEIGH, BY_POSITION, OF_TEXTS, IMAGES, IMAGES,
         )  # fmt: skip
@@ -199,32 +206,35 @@ def _sums(values, counted, count, SIZE: tl.constexpr):
 
 
 @triton.jit
-def finish(values, counted, out, n, m, MEAN: tl.constexpr, SIZE: tl.constexpr):
-    """The value, what multiplies the images' weights, and the texts' relative to theirs.
+def combine(
+    image_weights, text_weights, values, counted, facts, out, n, m,
+    MEAN: tl.constexpr, FOLD: tl.constexpr, WEIGH: tl.constexpr, SIZE: tl.constexpr,
+    AT_ONCE: tl.constexpr,
+):  # fmt: skip
+    """The weights of both directions, [images, texts]; and of the first program, facts.
 
-    Behind them: how many queries have a positive.
+    These are the value, what is left to multiply the weights with, and how many queries have a
+    positive. It is folded into the weights unless their type has too small a range.
     """
-    of_images, num_images = _sums(values, counted, n, SIZE)
-    of_texts, num_texts = _sums(values + n, counted + n, m, SIZE)
-    by_image = 1.0
+    of_images, num_images = _sums(values, counted, n, AT_ONCE)
+    of_texts, num_texts = _sums(values + n, counted + n, m, AT_ONCE)
+    scale = 1.0
     ratio = 1.0
     if MEAN:
-        by_image = 0.5 / tl.maximum(num_images, 1.0)
+        scale = 0.5 / tl.maximum(num_images, 1.0)
         ratio = tl.maximum(num_images, 1.0) / tl.maximum(num_texts, 1.0)
-    tl.store(out, by_image * (of_images + ratio * of_texts))
-    tl.store(out + 1, by_image)
-    tl.store(out + 2, ratio)
-    tl.store(out + 3, num_images + num_texts)
-
-
-@triton.jit
-def combine(image_weights, text_weights, ratio, out, n, m, SIZE: tl.constexpr):
-    """The weights of both directions, [images, texts]."""
-    i = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
-    t = tl.program_id(1) * SIZE + tl.arange(0, SIZE)
-    here = (i < n)[:, None] & (t < m)[None, :]
-    by_image = tl.load(image_weights + i[:, None] * m + t[None, :], mask=here, other=0.0)
-    there = (t < m)[:, None] & (i < n)[None, :]
-    by_text = tl.load(text_weights + t[:, None] * n + i[None, :], mask=there, other=0.0)
-    both = by_image + tl.load(ratio) * tl.trans(by_text)
-    tl.store(out + i[:, None] * m + t[None, :], both.to(out.dtype.element_ty), mask=here)
+    if tl.program_id(0) + tl.program_id(1) == 0:
+        tl.store(facts, scale * (of_images + ratio * of_texts))
+        tl.store(facts + 1, 1.0 if FOLD else scale)
+        tl.store(facts + 2, num_images + num_texts)
+    if WEIGH:
+        i = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
+        t = tl.program_id(1) * SIZE + tl.arange(0, SIZE)
+        here = (i < n)[:, None] & (t < m)[None, :]
+        by_image = tl.load(image_weights + i[:, None] * m + t[None, :], mask=here, other=0.0)
+        there = (t < m)[:, None] & (i < n)[None, :]
+        by_text = tl.load(text_weights + t[:, None] * n + i[None, :], mask=there, other=0.0)
+        both = by_image + ratio * tl.trans(by_text)
+        if FOLD:
+            both *= scale
+        tl.store(out + i[:, None] * m + t[None, :], both.to(out.dtype.element_ty), mask=here)

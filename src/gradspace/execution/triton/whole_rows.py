@@ -1,13 +1,13 @@
 """Objectives of small batches on a GPU: value and weights in a handful of launches.
 
-The score matrix is there once for each direction. One kernel reads every row of both, finds its
-statistics, its value and the weight of every candidate, and backward is two products of the weights
-with the embeddings. Nothing of it waits for the GPU.
+The score matrix is there once. One kernel reads its rows and its columns, finds the statistics of
+every query, its value and the weight of each candidate; another adds the weights of both directions
+up. Backward is two products of the weights with the embeddings. Nothing of it waits for the GPU.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -18,11 +18,17 @@ from gradspace.execution.triton.launching import ceil
 from gradspace.objectives.contract import Objective, Reduction
 from gradspace.scores.tiles import as_computed
 
+if TYPE_CHECKING:
+    from gradspace.execution.triton.formulas import RowFunction
+
 MOST = 4096
 """Candidates of a query, which are all in registers at a time."""
 AT_ONCE = 2048
 """Scores of a program of several queries."""
-
+READ_TWICE = 1 << 20
+"""Scores up to which columns are read where rows are; of more, a second product is faster."""
+TILE = 64
+"""Side of the tiles in which weights are added up."""
 
 Pairs = tuple[Tensor, Tensor] | None
 """Ids of the images and of the texts, where the scores are; None by position."""
@@ -30,9 +36,9 @@ Pairs = tuple[Tensor, Tensor] | None
 
 def suits(objective: Objective, num_images: int, texts: Tensor) -> bool:
     """Can a kernel read whole rows of the scores that texts, or scores.t(), have a row of?"""
-    if max(num_images, len(texts)) > MOST or not fused.is_available(texts):
+    if max(num_images, texts.shape[0]) > MOST or not fused.is_available(texts):
         return False
-    return _is_translated(objective)
+    return not _is_transformed() and _translated(objective) is not None
 
 
 def of_embeddings(
@@ -43,116 +49,140 @@ def of_embeddings(
     The value is NaN where a score is NaN or infinite.
     """
     apply: Any = _OfEmbeddings.apply
-    weigh = torch.is_grad_enabled()
-    value, _, facts = apply(images, texts, pairs, objective, reduction, weigh)
+    value, facts = apply(
+        images, texts, pairs, _translated(objective), reduction, torch.is_grad_enabled()
+    )
     return value, facts
 
 
 def of_scores(objective: Objective, reduction: Reduction, scores: Tensor, pairs: Pairs) -> Tensor:
     """The reduced value of scores[image, text]."""
     apply: Any = _OfScores.apply
-    value, *_ = apply(as_computed(scores), pairs, objective, reduction, torch.is_grad_enabled())
+    value: Tensor = apply(
+        as_computed(scores), pairs, _translated(objective), reduction, torch.is_grad_enabled()
+    )
     return value
 
 
-def _is_translated(objective: Objective) -> bool:
-    from gradspace.execution.triton.formulas import row_function
+def _is_transformed() -> bool:
+    """Is this inside torch.func, which does not go through kernels?"""
+    return bool(torch._C._are_functorch_transforms_active())
 
-    return fused.or_else(lambda: bool(row_function(objective)), lambda: False)
+
+_known: dict[int, tuple[Objective, RowFunction | None]] = {}
+
+
+def _translated(objective: Objective) -> RowFunction | None:
+    """The row function of an objective; None, with one warning, where it has none."""
+    if id(objective) not in _known:
+        from gradspace.execution.triton.formulas import row_function
+
+        found = fused.or_else(lambda: row_function(objective), lambda: None)
+        _known[id(objective)] = objective, found
+    return _known[id(objective)][1]
 
 
 class _OfEmbeddings(torch.autograd.Function):
     @staticmethod
     def forward(
+        ctx: Any,
         images: Tensor,
         texts: Tensor,
         pairs: Pairs,
-        objective: Objective,
+        row: RowFunction,
         reduction: Reduction,
         weigh: bool,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        by_image, by_text = _product(images, texts), _product(texts, images)
-        wanted = images.dtype if weigh else None
-        return _weigh(objective, reduction, by_image, by_text, pairs, wanted)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        ctx.save_for_backward(*inputs[:2], *output[1:])
-        ctx.mark_non_differentiable(*output[1:])
+    ) -> tuple[Tensor, Tensor]:
+        by_image = _product(images, texts)
+        by_text = by_image.t() if by_image.numel() <= READ_TWICE else _product(texts, images)
+        facts, weights = _weigh(
+            row, reduction, by_image, by_text, pairs, images.dtype if weigh else None
+        )
+        ctx.save_for_backward(images, texts, weights, facts)
+        ctx.mark_non_differentiable(facts)
         ctx.set_materialize_grads(False)
+        return facts[0], facts
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, gradient: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
         images, texts, weights, facts = ctx.saved_tensors
         of_images = of_texts = None
         if gradient is not None:
-            scale = gradient * facts[1]
+            if _folds(weights.dtype):
+                weights, scale = weights * gradient, None
+            else:
+                scale = gradient * facts[1]
             if ctx.needs_input_grad[0]:
-                of_images = _scaled(weights, texts, scale)
+                of_images = _of_side(weights, texts, scale)
             if ctx.needs_input_grad[1]:
-                of_texts = _scaled(weights.t(), images, scale)
+                of_texts = _of_side(weights.t(), images, scale)
         return of_images, of_texts, None, None, None, None
 
 
 class _OfScores(torch.autograd.Function):
     @staticmethod
     def forward(
-        scores: Tensor, pairs: Pairs, objective: Objective, reduction: Reduction, weigh: bool
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        by_image, by_text = scores.contiguous(), scores.t().contiguous()
+        ctx: Any,
+        scores: Tensor,
+        pairs: Pairs,
+        row: RowFunction,
+        reduction: Reduction,
+        weigh: bool,
+    ) -> Tensor:
+        scores = scores.contiguous()
         wanted = scores.dtype if weigh else None
-        return _weigh(objective, reduction, by_image, by_text, pairs, wanted)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        _OfEmbeddings.setup_context(ctx, (), output)
+        facts, weights = _weigh(row, reduction, scores, scores.t(), pairs, wanted)
+        ctx.save_for_backward(weights)
+        return facts[0]
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
-        weights, facts = ctx.saved_tensors
-        of_scores = None if gradient is None else weights * (gradient * facts[1])
-        return of_scores, None, None, None, None
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        (weights,) = ctx.saved_tensors
+        return weights * gradient, None, None, None, None
+
+
+def _folds(dtype: torch.dtype) -> bool:
+    """Can weights of this type be as small as those of a mean over many queries?"""
+    return dtype != torch.float16
 
 
 def _weigh(
-    objective: Objective,
+    row: RowFunction,
     reduction: Reduction,
     by_image: Tensor,
     by_text: Tensor,
     pairs: Pairs,
     wanted: torch.dtype | None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The value, the weights in the wanted type, and what `finish` says of them."""
+) -> tuple[Tensor, Tensor]:
+    """What `combine` says of the batch, and the weights in the wanted type."""
     from triton import next_power_of_2
 
     from gradspace.execution.triton import row_kernels
-    from gradspace.execution.triton.formulas import row_function
 
-    (n, m), row = by_image.shape, row_function(objective)
+    n, m = by_image.shape
     by_position, weigh = pairs is None, wanted is not None
     image_ids, text_ids = pairs or (by_image, by_text)
-    images, texts = (max(next_power_of_2(count), 16) for count in (n, m))
+    images, texts = max(next_power_of_2(n), 16), max(next_power_of_2(m), 16)
     of_images, of_texts = max(AT_ONCE // texts, 1), max(AT_ONCE // images, 1)
     of_queries = by_image.new_empty(2, n + m)
     values, counted = of_queries[0], of_queries[1]
     weights = by_image.new_empty(2 if weigh else 0, n * m)
     image_weights, text_weights = (weights[0], weights[1]) if weigh else (weights, weights)
-    packed, counts, smallest = by_image, by_image, by_image
+    packed = counts = smallest = by_image
     if row.asks_batch:
         packed, smallest = torch.empty_like(by_image), by_image.new_empty(n)
-        counts = smallest.to(torch.int32)
+        counts = torch.empty(n, dtype=torch.int32, device=by_image.device)
         row_kernels.pack_positives[(ceil(n, of_images),)](
             *(by_image, image_ids, text_ids, packed, counts, smallest, n, m),
             BY_POSITION=by_position,
             QUERIES=of_images,
             CANDIDATES=texts,
         )
-    warps = 8 if max(images, texts) > AT_ONCE else 4
     row_kernels.weigh_rows[(ceil(n, of_images) + ceil(m, of_texts),)](
-        *(by_image, by_text, image_ids, text_ids, values, counted, image_weights, text_weights),
-        *(packed, counts, smallest, n, m),
+        *(by_image, by_text, by_text.stride(1), by_text.stride(0), image_ids, text_ids),
+        *(values, counted, image_weights, text_weights, packed, counts, smallest, n, m),
         ROW=row.function,
         WEIGH=weigh,
         BY_POSITION=by_position,
@@ -160,17 +190,19 @@ def _weigh(
         OF_TEXTS=of_texts,
         IMAGES=images,
         TEXTS=texts,
-        num_warps=warps,
+        num_warps=8 if max(images, texts) > AT_ONCE else 4,
     )
-    facts = by_image.new_empty(4)
-    row_kernels.finish[(1,)](values, counted, facts, n, m, MEAN=reduction == "mean", SIZE=1024)
-    if wanted is None:
-        return facts[0], weights, facts
-    both = torch.empty(n, m, dtype=wanted, device=by_image.device)
-    row_kernels.combine[(ceil(n, 64), ceil(m, 64))](
-        image_weights, text_weights, facts[2:], both, n, m, SIZE=64
+    facts = by_image.new_empty(3)
+    both = torch.empty(n, m, dtype=wanted, device=by_image.device) if weigh else weights
+    row_kernels.combine[(ceil(n, TILE), ceil(m, TILE)) if weigh else (1, 1)](
+        *(image_weights, text_weights, values, counted, facts, both, n, m),
+        MEAN=reduction == "mean",
+        FOLD=_folds(both.dtype),
+        WEIGH=weigh,
+        SIZE=TILE,
+        AT_ONCE=1024,
     )
-    return facts[0], both, facts
+    return facts, both
 
 
 def _product(left: Tensor, right: Tensor) -> Tensor:
@@ -180,10 +212,11 @@ def _product(left: Tensor, right: Tensor) -> Tensor:
     return as_computed(left) @ as_computed(right).t()
 
 
-def _scaled(weights: Tensor, of: Tensor, scale: Tensor) -> Tensor:
-    """(weights @ of) * scale, rounded once."""
-    if weights.is_cuda and weights.element_size() == 2:
-        product = torch.mm(weights, of, out_dtype=torch.float32)
-    else:
-        product = as_computed(weights) @ as_computed(of)
+def _of_side(weights: Tensor, of: Tensor, scale: Tensor | None) -> Tensor:
+    """weights @ of, times the scale before it is rounded."""
+    if scale is None:
+        return weights @ of
+    if not weights.is_cuda:
+        return (as_computed(weights) @ as_computed(of) * scale).to(of.dtype)
+    product = torch.mm(weights, of, out_dtype=torch.float32)
     return torch.mul(product, scale, out=torch.empty_like(product, dtype=of.dtype))
