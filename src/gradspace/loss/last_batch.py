@@ -1,7 +1,7 @@
 """What was wrong with the last batch of a GPU, said when the next one comes.
 
-Asking a GPU whether a batch holds NaN would wait for it. Its answer is copied while it works on, and
-read one batch later, when it has long been there.
+Asking a GPU whether a batch holds NaN would wait for it. Its answer is copied while it works on,
+and read one batch later, when it has long been there.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class LastBatch:
         if facts.is_cuda and not torch.cuda.is_current_stream_capturing():
             on_cpu = torch.empty(facts.shape, dtype=facts.dtype, pin_memory=True)
             on_cpu.copy_(facts, non_blocking=True)
-            event = torch.cuda.Event()
+            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             event.record()
             self._pending = _Pending(on_cpu, event, images.detach(), texts.detach())
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from gradspace.checks import Ids, check_ids
 from gradspace.execution.batch_pairs import NO_PAIR
 from gradspace.execution.distributed import Items, Processes
+from gradspace.execution.triton.slots import Slots, slots_by_position, slots_of_ids
 from gradspace.loss.mined import FurtherScores, MinedRow, MinedScores
 from gradspace.objectives.statistics import OfflineScores
 from gradspace.scores.positives import (
@@ -67,6 +68,15 @@ class Pairing:
             return None
         image_ids, text_ids = self.ids
         return stable_ids(image_ids, device), stable_ids(text_ids, device)
+
+    def slots(self, num_images: int, device: torch.device) -> Slots:
+        """As the kernels of tiles read them."""
+        if self.ids is None:
+            return slots_by_position(num_images, device)
+        image_ids, text_ids = self.ids
+        on_gpu = isinstance(image_ids, Tensor) and image_ids.is_cuda
+        where = device if on_gpu else torch.device("cpu")
+        return slots_of_ids(stable_ids(image_ids, where), stable_ids(text_ids, where), device)
 
     def items(self, images: Tensor, texts: Tensor, processes: Processes) -> tuple[Items, Items]:
         """With ids that mean the same in every process; by position, different ones in each."""

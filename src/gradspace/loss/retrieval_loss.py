@@ -18,10 +18,10 @@ from gradspace.checks import (
     check_tensor,
 )
 from gradspace.execution.block import Executor
-from gradspace.execution.choice import Execution, choose_executor
+from gradspace.execution.choice import Execution, Kernels, choose, choose_kernels
 from gradspace.execution.distributed import Items, Processes
 from gradspace.execution.scaled import both_ways
-from gradspace.execution.triton import whole_rows
+from gradspace.execution.triton import tiled, whole_rows
 from gradspace.loss.last_batch import LastBatch
 from gradspace.loss.memory import Memory
 from gradspace.loss.mined import MinedScores, Offline
@@ -61,8 +61,8 @@ class RetrievalLoss(nn.Module):
         positives: "ids", or "position": image i belongs to text i whatever the ids say, so that
             other captions of the same image are negatives, as in most published code.
         memory: how many past images and texts to keep as further negatives.
-        execution: "dense" builds the score matrix, "streamed" never does, "triton" fuses the
-            product with what is made of it on a CUDA device; "auto" takes what is fastest.
+        execution: "dense" builds the score matrix, "streamed" never does, both in torch; "triton"
+            is kernels for a CUDA device, at any size; "auto" takes what is fastest.
         tile: side of the tiles of the streamed execution; smaller ones need less memory.
         checks: look for NaN in every batch, and for a batch without any pair. What is wrong with a
             batch on a GPU is said one batch later: asking at once would wait for the GPU. Shapes
@@ -126,12 +126,15 @@ class RetrievalLoss(nn.Module):
                 offline = offline and offline.each(_unit)
             terms = offline.terms(images, texts) if offline and self._has_terms else None
             alone = processes.number == 1 and self.memory is None and (not offline or terms)
-            executor = choose_executor(self.execution, self.tile, images, texts, alone=bool(alone))
-            if executor is None and not terms and self._reads_rows(images.shape[0], texts):
-                return self._of_rows(images, texts, pairing)
-            if self.checks:
-                self._last_batch.remember_sums(images, texts)
-            if executor is None:
+            choice = choose(
+                *(self.execution, self.tile, self.objective, images, texts),
+                alone=bool(alone),
+                terms=terms is not None,
+            )
+            if choice.kernels:
+                return self._of_kernels(choice.kernels, images, texts, pairing)
+            self._remember_sums(images, texts)
+            if choice.executor is None:
                 return self._of_matrix(as_computed(images) @ as_computed(texts).t(), pairing, terms)
             by_position = pairing.ids is None
             extra = offline.items(by_position) if offline and not terms else None
@@ -139,7 +142,7 @@ class RetrievalLoss(nn.Module):
             if torch.compiler.is_compiling():  # tiles are no graph, and have nothing to gain by it
                 scaled = torch.compiler.disable(scaled)  # type: ignore[no-untyped-call]
             sides = pairing.items(images, texts, processes)
-            return scaled(*sides, executor, processes, by_position, terms, extra)
+            return scaled(*sides, choice.executor, processes, by_position, terms, extra)
 
     def of_scores(
         self,
@@ -157,7 +160,7 @@ class RetrievalLoss(nn.Module):
         if self.normalize or self.memory is not None:
             raise ValueError("scores have no embeddings to normalize or to keep in a memory")
         with _full_precision(scores.device.type):
-            if offline is None and self._reads_rows(len(scores), scores.t()):
+            if offline is None and choose_kernels(self.objective, scores, scores.t()) == "rows":
                 pairs = pairing.where(scores.device)
                 return whole_rows.of_scores(self.objective, self.reduction, scores, pairs)
             return self._of_matrix(as_computed(scores), pairing, offline)
@@ -171,19 +174,24 @@ class RetrievalLoss(nn.Module):
 
     # --- executions -----------------------------------------------------------------------------
 
-    def _reads_rows(self, num_images: int, texts: Tensor) -> bool:
-        """Can a kernel read whole rows of the scores?"""
-        if torch.compiler.is_compiling():
-            return False
-        return whole_rows.suits(self.objective, num_images, texts)
-
-    def _of_rows(self, images: Tensor, texts: Tensor, pairing: Pairing) -> Tensor:
+    def _of_kernels(
+        self, kernels: Kernels, images: Tensor, texts: Tensor, pairing: Pairing
+    ) -> Tensor:
+        if kernels == "tiles":
+            self._remember_sums(images, texts)
+            slots = pairing.slots(len(images), images.device)
+            return tiled.of_embeddings(self.objective, self.reduction, images, texts, slots)
+        pairs = pairing.where(images.device)
         value, facts = whole_rows.of_embeddings(
-            self.objective, self.reduction, images, texts, pairing.where(images.device)
+            self.objective, self.reduction, images, texts, pairs
         )
         if self.checks:
             self._last_batch.remember(facts, images, texts)
         return value
+
+    def _remember_sums(self, images: Tensor, texts: Tensor) -> None:
+        if self.checks:
+            self._last_batch.remember_sums(images, texts)
 
     def _of_matrix(self, scores: Tensor, pairing: Pairing, mined: MinedScores | None) -> Tensor:
         """With the whole score matrix in memory."""

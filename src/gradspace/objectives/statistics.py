@@ -53,7 +53,7 @@ class PositiveScores:
         return self.sum(values) / self.valid.sum(1).clamp(min=1)
 
     def sum_over_others(self, term: Term) -> Tensor:
-        """[queries, slots]: for each positive p the sum of term(r, p) over the other positives r."""
+        """[queries, slots]: for each positive p, term(r, p) over the other positives r."""
         p = self.scores
         terms = term(p[:, None, :], p[:, :, None])
         itself = torch.eye(p.shape[1], dtype=torch.bool, device=p.device)

@@ -1,7 +1,8 @@
-"""An objective as one Triton function of a few queries with all of their candidates.
+"""An objective as Triton functions of a few queries.
 
-`Objective.statistics` and `Objective.value` are traced with the scores of every candidate in the
-place of slots, of which the positives are valid, and so are the derivatives that autograd finds.
+`Objective.statistics` and `Objective.value` are traced, and so are the derivatives that autograd
+finds. A row function has the scores of every candidate in the place of slots, and the positives
+are the valid ones; a query function has slots, and what tiles of the scores found.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from gradspace.execution.triton import row_kernels
+from gradspace.execution.triton import query_kernels, row_kernels
 from gradspace.execution.triton.graphs import (
     UnsupportedTermError,
     compile_graph,
@@ -42,11 +43,41 @@ ROW_INPUTS = (
 )
 
 
-class RowFunction(NamedTuple):
-    """Value and weights of some queries; does it read the positives of the whole batch?"""
+QUERY_INPUTS = (
+    *("p", "positive", "lane", "num_negatives", "smallest_of", "batch", "num_batch", "exists"),
+    *("q", "num_queries", "tiles", "slot_slopes", "best", "best_at", "best_slopes", "hardest_at"),
+    *("parts_a", "results_a", "slopes_a", "parts_b", "results_b", "slopes_b"),
+    *("WEIGH: tl.constexpr", "COUNT: tl.constexpr"),
+)
 
-    function: Any
+
+class Functions(NamedTuple):
+    """Triton functions of an objective."""
+
+    row: Any
+    """Value and weights of some queries, from the scores of all their candidates."""
+    query: Any
+    """Value and slopes of some queries, from what tiles found; None if tiles cannot find it."""
     asks_batch: bool
+    """Do they read the positives of the whole batch?"""
+    wanted: tuple[Statistic, ...]
+    """Of the examples: their kinds, and which have a column for every slot."""
+    sloped: frozenset[int]
+    """The statistics that the value has a gradient along."""
+    gives: bool
+    """Does a term give a gradient to the positives' scores that it is given?"""
+
+
+USED = {
+    row_kernels: (
+        *("hardest", "total", "log_sum_exp", "weigh_total", "weigh_log_sum_exp"),
+        *("total_by_slot", "weigh_total_by_slot", "sum_in_batch"),
+    ),
+    query_kernels: (
+        *("best_of_tiles", "sum_of_tiles", "sum_of_batch", "store_column", "store_slots"),
+    ),
+}
+"""What the functions call."""
 
 
 class _LimitFoundError(Exception):
@@ -90,15 +121,12 @@ class _Traced(PositiveScores):
         return self.over_batch[0], self.over_batch[1]
 
 
-def row_function(objective: Objective) -> RowFunction:
+def functions_of(objective: Objective) -> Functions:
     """Translate an objective, once for equal ones; UnsupportedTermError where it cannot be."""
     try:
-        found = _row_function(_Key(objective))
-    except UnsupportedTermError:
-        raise
+        return _functions_of(_Key(objective))
     except (AttributeError, AssertionError, IndexError, TypeError, RuntimeError) as error:
         raise UnsupportedTermError(f"{objective}: {error}") from error
-    return found
 
 
 class _Key:
@@ -116,8 +144,20 @@ class _Key:
 
 
 @lru_cache(maxsize=256)
-def _row_function(key: _Key) -> RowFunction:
-    return _Writer(key.objective).row()
+def _functions_of(key: _Key) -> Functions:
+    row, query = _RowWriter(key.objective), _QueryWriter(key.objective)
+    function = row.write()
+    sums = [one for one in row.wanted if not isinstance(one, Hardest)]
+    sloped = {k for k in row.sloped if not isinstance(row.wanted[k], Hardest)}
+    tiled = len(row.wanted) - len(sums) <= 1 and len(sums) <= 2 and len(sloped) <= 1
+    return Functions(
+        function,
+        query.write() if tiled else None,
+        row.of_batch is not None or bool(row.asked),
+        row.wanted,
+        frozenset(row.sloped),
+        any(row.gives(k) for k in sloped),
+    )
 
 
 def _column() -> Tensor:
@@ -129,18 +169,15 @@ def _matrix() -> Tensor:
 
 
 class _Writer:
-    """Writes the function of an objective, line by line."""
+    """Writes a function of an objective, line by line: what both kinds have in common."""
 
     def __init__(self, objective: Objective) -> None:
         self.objective = objective
         self.lines: list[str] = []
         self.scope: dict[str, Any] = {
-            name: getattr(row_kernels, name)
-            for name in (
-                *("hardest", "total", "log_sum_exp", "weigh_total", "weigh_log_sum_exp"),
-                *("total_by_slot", "weigh_total_by_slot", "sum_in_batch"),
-            )
+            name: getattr(kernels, name) for kernels, names in USED.items() for name in names
         }
+        self.sloped: set[int] = set()
         self.positives = (
             _matrix(),
             torch.ones(QUERIES, SLOTS, dtype=torch.bool),
@@ -155,16 +192,6 @@ class _Writer:
         if len(functions) > 1:
             raise UnsupportedTermError("more than one sum over the batch")
         self.of_batch = functions[0] if functions else None
-
-    def row(self) -> RowFunction:
-        self._start()
-        self._statistics()
-        self._value()
-        self.lines.append("return value, weights")
-        return RowFunction(
-            compile_source("row", ROW_INPUTS, self.lines, self.scope),
-            self.of_batch is not None or bool(self.asked),
-        )
 
     # --- what is asked --------------------------------------------------------------------------
 
@@ -190,44 +217,8 @@ class _Writer:
 
     # --- lines ----------------------------------------------------------------------------------
 
-    def _start(self) -> None:
-        self.lines += [
-            "p = tl.where(positive, s, 0.0)",
-            "num_negatives = tl.sum(negative.to(tl.float32), 1, keep_dims=True)",
-            "smallest = 0.0",
-        ]
-        if self.of_batch is not None or self.asked:
-            self.lines += [
-                "i = tl.arange(0, IMAGES)",
-                'smallest = tl.min(tl.load(smallest_of + i, mask=i < n, other=float("inf")))',
-            ]
-
-    def _statistics(self) -> None:
-        """given_k, what the term of statistic k is given; stat_k, what comes out of it."""
-        for k, one in enumerate(self.wanted):
-            if isinstance(one, Hardest):
-                self.lines.append(f"stat_{k}, at_{k} = hardest(s, negative)")
-                continue
-            self._add(f"given_{k}", f"given_{k}", POSITIVES, self._given(k), *self.positives)
-            translated = translate(one.term, 0.0 if isinstance(one, Sum) else LOG_ZERO)
-            self.scope |= {f"TERM_{k}": translated.term, f"SLOPES_{k}": translated.derivatives}
-            if not _by_slot(one):
-                kind = "total" if isinstance(one, Sum) else "log_sum_exp"
-                self.lines.append(f"stat_{k} = {kind}(s, negative, given_{k}, TERM_{k})")
-            elif isinstance(one, Sum):
-                self.lines.append(
-                    f"stat_{k} = total_by_slot(s, negative, positive, lane, given_{k}, TERM_{k})"
-                )
-            else:
-                raise UnsupportedTermError("a LogSumExp of every slot")
-        for k, term in enumerate(self.others):
-            translated = translate(term, 0.0)
-            self.scope |= {f"OTHER_{k}": translated.term, f"OTHER_SLOPES_{k}": translated.derivatives}
-            self.lines.append(
-                f"other_{k} = total_by_slot(s, positive, positive, lane, p, OTHER_{k})"
-            )
-
-    def _value(self) -> None:
+    def _value(self, sum_in_batch: str) -> None:
+        """value, and under WEIGH of_X, its slope along every X that it depends on."""
         inputs = [f"stat_{k}" for k in range(len(self.wanted))]
         examples = [*map(_example, self.wanted)]
         inputs += [f"other_{k}" for k in range(len(self.others))]
@@ -238,75 +229,45 @@ class _Writer:
             of = self.of_batch
             graph = trace(lambda r: (of(r.double()).float(),), _matrix(), differentiate=False)
             self.scope["OF_BATCH"] = compile_graph("of_batch", ("r",), graph)
-            self.lines.append(
-                "below, num_below = sum_in_batch(limit, packed, counts, n, m, OF_BATCH, IMAGES)"
-            )
+            self.lines.append(f"below, num_below = {sum_in_batch}")
             names, examples = (*names, "below", "num_below"), [*examples, _column(), _column()]
         self._add("value", "value", names, self._values, *self.positives, *examples)
         slopes = self._slopes(examples)
+        self.sloped = {k - 1 for k in slopes if 0 < k <= len(self.wanted)}
         asked = ["p", *inputs]
-        found = ", ".join(f"of_{asked[k]}" for k in slopes)
-        self.lines += ["weights = tl.zeros(s.shape, tl.float32)", "if WEIGH:"]
-        if not slopes:
-            self.lines.append("    pass")
-            return
+        self.lines.append("if WEIGH:")
         start = len(self.lines)
-        self._add(
-            found,
-            "slopes",
-            names,
-            lambda *a: tuple(self._differentiate(a)[k] for k in slopes),
-            *self.positives,
-            *examples,
-            differentiate=True,
-        )
+        if slopes:
+            self._add(
+                ", ".join(f"of_{asked[k]}" for k in slopes),
+                "slopes",
+                names,
+                lambda *a: tuple(self._differentiate(a)[k] for k in slopes),
+                *self.positives,
+                *examples,
+                differentiate=True,
+            )
         self._weights([asked[k] for k in slopes])
         self.lines[start:] = [f"    {line}" for line in self.lines[start:]]
 
     def _weights(self, known: Sequence[str]) -> None:
-        """From the slopes of the value: along the scores of positives, and of each statistic."""
-        if "p" in known:
-            self.lines.append("weights += tl.where(positive, of_p, 0.0)")
-        back: list[int] = []
-        for k, one in enumerate(self.wanted):
-            name = f"stat_{k}"
-            if name not in known:
-                continue
-            if isinstance(one, Hardest):
-                self.lines.append(
-                    f"weights += tl.where((lane == at_{k}) & negative, of_{name}, 0.0)"
-                )
-                continue
-            head = f"part_{k}, of_given_{k} ="
-            if _by_slot(one):
-                call = f"weigh_total_by_slot(s, negative, positive, lane, given_{k}, of_{name}, "
-            elif isinstance(one, Sum):
-                call = f"weigh_total(s, negative, given_{k}, of_{name}, "
-            else:
-                call = f"weigh_log_sum_exp(s, negative, given_{k}, of_{name}, {name}, TERM_{k}, "
-            self.lines += [f"{head} {call}SLOPES_{k})", f"weights += part_{k}"]
-            if one.given.requires_grad or self._given_slopes(k) is not None:
-                back.append(k)
-        for k in range(len(self.others)):
-            if f"other_{k}" in known:
-                self.lines += [
-                    f"own_{k}, of_own_{k} = weigh_total_by_slot("
-                    f"s, positive, positive, lane, p, of_other_{k}, OTHER_SLOPES_{k})",
-                    f"weights += own_{k} + tl.where(positive, of_own_{k}, 0.0)",
-                ]
-        for k in back:
-            example = _matrix() if _by_slot(self.wanted[k]) else _column()
-            names = (*POSITIVES, f"of_given_{k}")
-            self._add(
-                f"back_{k}",
-                "back",
-                names,
-                lambda *a, k=k: (self._pull_back(k, a),),
-                *self.positives,
-                example,
-                differentiate=True,
-            )
-            self.lines.append(f"weights += tl.where(positive, back_{k}, 0.0)")
+        """From the slopes of the value that are known, under WEIGH."""
+        raise NotImplementedError
+
+    def _other(self, k: int, term: Term, scores: str) -> None:
+        translated = translate(term, 0.0)
+        self.scope |= {f"OTHER_{k}": translated.term, f"OTHER_SLOPES_{k}": translated.derivatives}
+        self.lines.append(
+            f"other_{k} = total_by_slot({scores}, positive, positive, lane, p, OTHER_{k})"
+        )
+
+    def _other_slopes(self, k: int, scores: str) -> str:
+        """What the sum over other positives gives to all of them."""
+        self.lines.append(
+            f"own_{k}, of_own_{k} = weigh_total_by_slot("
+            f"{scores}, positive, positive, lane, p, of_other_{k}, OTHER_SLOPES_{k})"
+        )
+        return f"own_{k} + tl.where(positive, of_own_{k}, 0.0)"
 
     def _add(
         self,
@@ -333,13 +294,13 @@ class _Writer:
 
         return given
 
-    def _given_slopes(self, k: int) -> Tensor | None:
-        """What a term is given, where it has a gradient along the positives' scores."""
+    def gives(self, k: int) -> bool:
+        """Has what a term is given a gradient along the positives' scores?"""
         with torch.enable_grad():
             p, *rest = self.positives
             one = self.objective.statistics(self._traced(p.clone().requires_grad_(), *rest))[k]
             assert not isinstance(one, Hardest)
-            return one.given if one.given.requires_grad else None
+            return one.given.requires_grad
 
     def _pull_back(self, k: int, inputs: Sequence[Tensor]) -> Tensor:
         p, *rest, of_given = inputs
@@ -387,6 +348,143 @@ class _Writer:
             copies = [x.clone() for x in (*self.positives, *examples)]
             found = self._differentiate(copies)
         return [k for k, slope in enumerate(found) if slope is not None]
+
+
+class _RowWriter(_Writer):
+    """From scores s of all candidates to value and weights."""
+
+    def write(self) -> Any:
+        self.lines += [
+            "p = tl.where(positive, s, 0.0)",
+            "num_negatives = tl.sum(negative.to(tl.float32), 1, keep_dims=True)",
+            "smallest = 0.0",
+        ]
+        if self.of_batch is not None or self.asked:
+            self.lines += [
+                "i = tl.arange(0, IMAGES)",
+                'smallest = tl.min(tl.load(smallest_of + i, mask=i < n, other=float("inf")))',
+            ]
+        self._statistics()
+        for k, term in enumerate(self.others):
+            self._other(k, term, "s")
+        self.lines.append("weights = tl.zeros(s.shape, tl.float32)")
+        self._value("sum_in_batch(limit, packed, counts, n, m, OF_BATCH, IMAGES)")
+        self.lines.append("return value, weights")
+        return compile_source("row", ROW_INPUTS, self.lines, self.scope)
+
+    def _statistics(self) -> None:
+        """given_k, what the term of statistic k is given; stat_k, what comes out of it."""
+        for k, one in enumerate(self.wanted):
+            if isinstance(one, Hardest):
+                self.lines.append(f"stat_{k}, at_{k} = hardest(s, negative)")
+                continue
+            self._add(f"given_{k}", f"given_{k}", POSITIVES, self._given(k), *self.positives)
+            translated = translate(one.term, 0.0 if isinstance(one, Sum) else LOG_ZERO)
+            self.scope |= {f"TERM_{k}": translated.term, f"SLOPES_{k}": translated.derivatives}
+            if not _by_slot(one):
+                kind = "total" if isinstance(one, Sum) else "log_sum_exp"
+                self.lines.append(f"stat_{k} = {kind}(s, negative, given_{k}, TERM_{k})")
+            elif isinstance(one, Sum):
+                self.lines.append(
+                    f"stat_{k} = total_by_slot(s, negative, positive, lane, given_{k}, TERM_{k})"
+                )
+            else:
+                raise UnsupportedTermError("a LogSumExp of every slot")
+
+    def _weights(self, known: Sequence[str]) -> None:
+        if "p" in known:
+            self.lines.append("weights += tl.where(positive, of_p, 0.0)")
+        back: list[int] = []
+        for k, one in enumerate(self.wanted):
+            name = f"stat_{k}"
+            if name not in known:
+                continue
+            if isinstance(one, Hardest):
+                self.lines.append(
+                    f"weights += tl.where((lane == at_{k}) & negative, of_{name}, 0.0)"
+                )
+                continue
+            head = f"part_{k}, of_given_{k} ="
+            if _by_slot(one):
+                call = f"weigh_total_by_slot(s, negative, positive, lane, given_{k}, of_{name}, "
+            elif isinstance(one, Sum):
+                call = f"weigh_total(s, negative, given_{k}, of_{name}, "
+            else:
+                call = f"weigh_log_sum_exp(s, negative, given_{k}, of_{name}, {name}, TERM_{k}, "
+            self.lines += [f"{head} {call}SLOPES_{k})", f"weights += part_{k}"]
+            if self.gives(k):
+                back.append(k)
+        for k in range(len(self.others)):
+            if f"other_{k}" in known:
+                self.lines.append(f"weights += {self._other_slopes(k, 's')}")
+        for k in back:
+            self._add_back(k)
+        if not known:
+            self.lines.append("pass")
+
+    def _add_back(self, k: int) -> None:
+        """What a term gives to the positives' scores that it was given."""
+        example = _matrix() if _by_slot(self.wanted[k]) else _column()
+        self._add(
+            f"back_{k}",
+            "back",
+            (*POSITIVES, f"of_given_{k}"),
+            lambda *inputs: (self._pull_back(k, inputs),),
+            *self.positives,
+            example,
+            differentiate=True,
+        )
+        self.lines.append(f"weights += tl.where(positive, back_{k}, 0.0)")
+
+
+class _QueryWriter(_Writer):
+    """From the parts that tiles found of every statistic to value and slopes."""
+
+    def write(self) -> Any:
+        asks_batch = self.of_batch is not None or self.asked
+        self.lines.append(f"smallest = {'tl.load(smallest_of)' if asks_batch else '0.0'}")
+        names = iter("ab")
+        self.parts: dict[int, str] = {}
+        for k, one in enumerate(self.wanted):
+            if isinstance(one, Hardest):
+                self.lines += [
+                    f"stat_{k}, at_{k} = best_of_tiles(best, best_at, q, num_queries, tiles)",
+                    f"store_column(hardest_at, at_{k}, q, num_queries)",
+                ]
+                continue
+            self.parts[k] = next(names)
+            columns, log = self._columns(k), isinstance(one, LogSumExp)
+            self.lines.append(
+                f"stat_{k} = sum_of_tiles("
+                f"parts_{self.parts[k]}, q, lane, num_queries, tiles, {columns}, {log})"
+            )
+        for k, term in enumerate(self.others):
+            self._other(k, term, "p")
+        self._value("sum_of_batch(limit, batch, num_batch, OF_BATCH)")
+        self.lines.append("return value")
+        return compile_source("query", QUERY_INPUTS, self.lines, self.scope)
+
+    def _columns(self, k: int) -> str:
+        return "COUNT" if _by_slot(self.wanted[k]) else "1"
+
+    def _weights(self, known: Sequence[str]) -> None:
+        """Written to memory; a query without a positive has none."""
+        of_p = "of_p" if "p" in known else "tl.zeros(p.shape, tl.float32)"
+        self.lines.append(f"along_p = tl.where(positive, {of_p}, 0.0)")
+        for k in range(len(self.others)):
+            if f"other_{k}" in known:
+                self.lines.append(f"along_p += {self._other_slopes(k, 'p')}")
+        self.lines.append("store_slots(slot_slopes, along_p, q, lane, num_queries, COUNT)")
+        for k, one in enumerate(self.wanted):
+            if f"stat_{k}" not in known:
+                continue
+            slope = f"tl.where(exists, of_stat_{k}, 0.0)"
+            if isinstance(one, Hardest):
+                self.lines.append(f"store_column(best_slopes, {slope}, q, num_queries)")
+                continue
+            name, columns = self.parts[k], self._columns(k)
+            for what, of in ((f"results_{name}", f"stat_{k}"), (f"slopes_{name}", slope)):
+                self.lines.append(f"store_slots({what}, {of}, q, lane, num_queries, {columns})")
 
 
 def _by_slot(one: Statistic) -> bool:

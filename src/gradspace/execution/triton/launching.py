@@ -33,6 +33,7 @@ class Tile(NamedTuple):
 # In the order of their speed on an H200, where three tiles of 168 registers per thread, or two of
 # the weights, share a multiprocessor; the first that a device can hold is taken.
 STATISTICS = (Tile(128, 128, 64, 2, 4, 168),)
+INDEXED = (Tile(128, 128, 64, 3, 8),)
 WEIGHTS = (Tile(128, 128, 64, 3, 4), Tile(128, 128, 64, 2, 8))
 FLOAT32 = (Tile(128, 128, 32, 3, 8),)
 SMALLEST = Tile(64, 64, 32, 2, 4)
@@ -56,11 +57,15 @@ def on_a_tile_that_fits(tiles: Sequence[Tile], what: Any, run: Callable[[Tile], 
 class Inputs:
     """A block as the kernels read it: rows that are aligned, and ids of 32 bits."""
 
-    def __init__(self, block: Block) -> None:
-        self.rows, self.columns = _aligned(block.rows), _aligned(block.columns)
-        self.row_ids, self.column_ids = _short_ids(block.row_ids, block.column_ids)
-        self.n, self.m, self.width = len(block.rows), len(block.columns), block.rows.shape[1]
-        self.precision = "ieee" if is_full_float32(block.rows) else "tf32"
+    def __init__(self, rows: Tensor, columns: Tensor, row_ids: Tensor, column_ids: Tensor) -> None:
+        self.rows, self.columns = _aligned(rows), _aligned(columns)
+        self.row_ids, self.column_ids = row_ids, column_ids
+        self.n, self.m, self.width = len(rows), len(columns), rows.shape[1]
+        self.precision = "ieee" if is_full_float32(rows) else "tf32"
+
+    @staticmethod
+    def of(block: Block) -> Inputs:
+        return Inputs(block.rows, block.columns, *_short_ids(block.row_ids, block.column_ids))
 
     def tiles(self, wanted: Sequence[Tile]) -> Sequence[Tile]:
         return FLOAT32 if self.rows.dtype == torch.float32 else wanted
@@ -102,13 +107,6 @@ class Inputs:
         other.row_ids, other.column_ids = self.column_ids, self.row_ids
         other.n, other.m = self.m, self.n
         return other
-
-    def bound(self) -> Tensor:
-        """No score is larger than the product of the longest vectors' lengths."""
-        bound = torch.ones((), device=self.rows.device)
-        for vectors in (self.rows, self.columns):
-            bound = bound * torch.linalg.vector_norm(vectors, dim=1).max()
-        return bound
 
     def empty(self, *shape: int) -> Tensor:
         return torch.empty(shape, dtype=torch.float32, device=self.rows.device)

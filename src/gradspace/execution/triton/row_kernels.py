@@ -13,7 +13,7 @@ import triton.language as tl
 LOG_ZERO = tl.constexpr(-1e30)
 
 
-# --- statistics of the negatives, and the weights they give, for the functions of formulas.py -------
+# --- statistics of the negatives and the weights they give, for formulas.py ---------------------
 
 
 @triton.jit
@@ -89,7 +89,7 @@ def weigh_total_by_slot(s, among, positive, lane, given, slope, DERIVATIVES: tl.
     return weights, of_given
 
 
-# --- positives of the whole batch -------------------------------------------------------------------
+# --- positives of the whole batch ---------------------------------------------------------------
 
 
 @triton.jit
@@ -136,7 +136,7 @@ def sum_in_batch(limit, packed, counts, n, m, OF: tl.constexpr, IMAGES: tl.const
     return found, number
 
 
-# --- both directions --------------------------------------------------------------------------------
+# --- both directions ----------------------------------------------------------------------------
 
 
 @triton.jit
@@ -213,8 +213,8 @@ def combine(
 ):  # fmt: skip
     """The weights of both directions, [images, texts]; and of the first program, facts.
 
-    These are the value, what is left to multiply the weights with, and how many queries have a
-    positive. It is folded into the weights unless their type has too small a range.
+    These are the value, what is left to multiply the images' and the texts' weights with, and how
+    many queries have a positive. With FOLD nothing is left.
     """
     of_images, num_images = _sums(values, counted, n, AT_ONCE)
     of_texts, num_texts = _sums(values + n, counted + n, m, AT_ONCE)
@@ -226,7 +226,8 @@ def combine(
     if tl.program_id(0) + tl.program_id(1) == 0:
         tl.store(facts, scale * (of_images + ratio * of_texts))
         tl.store(facts + 1, 1.0 if FOLD else scale)
-        tl.store(facts + 2, num_images + num_texts)
+        tl.store(facts + 2, 1.0 if FOLD else scale * ratio)
+        tl.store(facts + 3, num_images + num_texts)
     if WEIGH:
         i = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
         t = tl.program_id(1) * SIZE + tl.arange(0, SIZE)

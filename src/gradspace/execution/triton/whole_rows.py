@@ -19,7 +19,7 @@ from gradspace.objectives.contract import Objective, Reduction
 from gradspace.scores.tiles import as_computed
 
 if TYPE_CHECKING:
-    from gradspace.execution.triton.formulas import RowFunction
+    from gradspace.execution.triton.formulas import Functions
 
 MOST = 4096
 """Candidates of a query, which are all in registers at a time."""
@@ -38,7 +38,7 @@ def suits(objective: Objective, num_images: int, texts: Tensor) -> bool:
     """Can a kernel read whole rows of the scores that texts, or scores.t(), have a row of?"""
     if max(num_images, texts.shape[0]) > MOST or not fused.is_available(texts):
         return False
-    return not _is_transformed() and _translated(objective) is not None
+    return functions(objective) is not None
 
 
 def of_embeddings(
@@ -50,7 +50,7 @@ def of_embeddings(
     """
     apply: Any = _OfEmbeddings.apply
     value, facts = apply(
-        images, texts, pairs, _translated(objective), reduction, torch.is_grad_enabled()
+        images, texts, pairs, functions(objective), reduction, torch.is_grad_enabled()
     )
     return value, facts
 
@@ -59,25 +59,20 @@ def of_scores(objective: Objective, reduction: Reduction, scores: Tensor, pairs:
     """The reduced value of scores[image, text]."""
     apply: Any = _OfScores.apply
     value: Tensor = apply(
-        as_computed(scores), pairs, _translated(objective), reduction, torch.is_grad_enabled()
+        as_computed(scores), pairs, functions(objective), reduction, torch.is_grad_enabled()
     )
     return value
 
 
-def _is_transformed() -> bool:
-    """Is this inside torch.func, which does not go through kernels?"""
-    return bool(torch._C._are_functorch_transforms_active())
+_known: dict[int, tuple[Objective, Functions | None]] = {}
 
 
-_known: dict[int, tuple[Objective, RowFunction | None]] = {}
-
-
-def _translated(objective: Objective) -> RowFunction | None:
-    """The row function of an objective; None, with one warning, where it has none."""
+def functions(objective: Objective) -> Functions | None:
+    """The functions of an objective; None, with one warning, where it has none."""
     if id(objective) not in _known:
-        from gradspace.execution.triton.formulas import row_function
+        from gradspace.execution.triton.formulas import functions_of
 
-        found = fused.or_else(lambda: row_function(objective), lambda: None)
+        found = fused.or_else(lambda: functions_of(objective), lambda: None)
         _known[id(objective)] = objective, found
     return _known[id(objective)][1]
 
@@ -89,7 +84,7 @@ class _OfEmbeddings(torch.autograd.Function):
         images: Tensor,
         texts: Tensor,
         pairs: Pairs,
-        row: RowFunction,
+        row: Functions,
         reduction: Reduction,
         weigh: bool,
     ) -> tuple[Tensor, Tensor]:
@@ -126,7 +121,7 @@ class _OfScores(torch.autograd.Function):
         ctx: Any,
         scores: Tensor,
         pairs: Pairs,
-        row: RowFunction,
+        row: Functions,
         reduction: Reduction,
         weigh: bool,
     ) -> Tensor:
@@ -149,7 +144,7 @@ def _folds(dtype: torch.dtype) -> bool:
 
 
 def _weigh(
-    row: RowFunction,
+    row: Functions,
     reduction: Reduction,
     by_image: Tensor,
     by_text: Tensor,
@@ -183,7 +178,7 @@ def _weigh(
     row_kernels.weigh_rows[(ceil(n, of_images) + ceil(m, of_texts),)](
         *(by_image, by_text, by_text.stride(1), by_text.stride(0), image_ids, text_ids),
         *(values, counted, image_weights, text_weights, packed, counts, smallest, n, m),
-        ROW=row.function,
+        ROW=row.row,
         WEIGH=weigh,
         BY_POSITION=by_position,
         OF_IMAGES=of_images,
@@ -192,7 +187,7 @@ def _weigh(
         TEXTS=texts,
         num_warps=8 if max(images, texts) > AT_ONCE else 4,
     )
-    facts = by_image.new_empty(3)
+    facts = by_image.new_empty(4)
     both = torch.empty(n, m, dtype=wanted, device=by_image.device) if weigh else weights
     row_kernels.combine[(ceil(n, TILE), ceil(m, TILE)) if weigh else (1, 1)](
         *(image_weights, text_weights, values, counted, facts, both, n, m),
