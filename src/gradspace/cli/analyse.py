@@ -133,7 +133,7 @@ def flips(
         plain = {way: {n: v.tolist() for n, v in vars(f).items()} for way, f in found.items()}
         print(json.dumps(plain, indent=2))
         return
-    split = open_recipe(a.run.recipe().data).splits[a.results.split]
+    split = open_recipe(a.run.recipe().data, run=a.run.folder).splits[a.results.split]
     names = {"i2t": split.image_names, "t2i": split.captions}
     for way, of_way in found.items():
         told = f"{len(of_way.both)} answered by both, {len(of_way.neither)} by neither"
