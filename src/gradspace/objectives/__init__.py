@@ -12,7 +12,7 @@ from functools import partial
 from types import ModuleType
 from typing import Any
 
-from gradspace.objectives.contract import Objective
+from gradspace.objectives.contract import Objective, Reduction
 from gradspace.objectives.goal import Goal
 from gradspace.objectives.registry import (
     LOSSES,
@@ -39,6 +39,8 @@ class ObjectiveInfo:
     summary: str
     source: str
     parameters: dict[str, Any]
+    reduction: Reduction
+    """How it is published to reduce a batch; it decides how large the gradient is."""
 
 
 def objective(name: str, **parameters: Any) -> Objective:
@@ -77,10 +79,21 @@ def as_objective(given: Objective | str) -> Objective:
 
 
 def list_objectives() -> tuple[ObjectiveInfo, ...]:
-    """Every objective: name, one line, the paper it is from, and its parameters with defaults."""
+    """Every objective: name, one line, its paper, its parameters with defaults, its reduction.
+
+    The published reductions make gradients that are four orders of magnitude apart (a table is in
+    docs/concepts.md): to swap objectives is to swap the learning rate, but for optimisers such as
+    Adam that ignore the size. `RetrievalLoss(reduction="mean")` makes them comparable.
+    """
     load_installed()
     losses = [
-        ObjectiveInfo(entry.name, entry.summary, entry.source, _defaults(entry.build))
+        ObjectiveInfo(
+            entry.name,
+            entry.summary,
+            entry.source,
+            _defaults(entry.build),
+            entry.build.reduction,
+        )
         for entry in LOSSES.values()
     ]
     cells = [
@@ -89,6 +102,7 @@ def list_objectives() -> tuple[ObjectiveInfo, ...]:
             f"GOAL: triplet weight {t.name}, pair weight {p.name}",
             _joined(t.source, p.source),
             _defaults(*t.parts, *p.parts),
+            Goal.reduction,
         )
         for t in TRIPLET_WEIGHTS.values()
         for p in PAIR_WEIGHTS.values()
