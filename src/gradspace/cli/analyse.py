@@ -33,9 +33,9 @@ def add_to(around: typer.Typer) -> None:
 OBJECTIVES = ("triplet", "triplet-hard", "nt-xent", "smooth-ap", "circle/sigmoid-ms")
 
 OF_REDUCTIONS = (
-    "Sums and means are as published. They make gradients up to four orders of magnitude apart, so "
-    'that another objective needs another learning rate; RetrievalLoss(reduction="mean") makes them '
-    "comparable (docs/concepts.md)."
+    "Sums and means are as published. They make gradients up to four orders of magnitude apart, "
+    'so that another objective needs another learning rate; RetrievalLoss(reduction="mean") makes '
+    "them comparable (docs/concepts.md)."
 )
 
 ScoreFile = Annotated[
