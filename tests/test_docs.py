@@ -32,7 +32,7 @@ def test_python_blocks_run(page: Path, tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         cwd=tmp_path,
-        timeout=120,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr
 
