@@ -8,14 +8,13 @@ import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
+from gradspace.comparison.builtin import FOLDER
 from gradspace.comparison.grid import cells, on_data
 from gradspace.comparison.recipe import Comparison, load_comparison
 
-FOLDER = Path(__file__).parent.parent / "recipes"
 RECIPES = {path.stem: path for path in sorted(FOLDER.rglob("*.toml"))}
 TABLES = {path.stem: path for path in sorted(FOLDER.glob("*.csv"))}
 PAPER_TABLES = [
@@ -158,7 +157,7 @@ def test_recipe_says_what_it_is(name: str) -> None:
     found = recipe(name)
     assert found.title
     assert found.paper
-    assert found.published == (TABLES[name].name if name in TABLES else None)
+    assert found.published == (str(TABLES[name]) if name in TABLES else None)
     assert RECIPES[name].read_text(encoding="utf-8").startswith("# ")
 
 

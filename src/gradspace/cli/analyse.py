@@ -32,6 +32,12 @@ def add_to(around: typer.Typer) -> None:
 
 OBJECTIVES = ("triplet", "triplet-hard", "nt-xent", "smooth-ap", "circle/sigmoid-ms")
 
+OF_REDUCTIONS = (
+    "Sums and means are as published. They make gradients up to four orders of magnitude apart, "
+    'so that another objective needs another learning rate; RetrievalLoss(reduction="mean") makes '
+    "them comparable (docs/concepts.md)."
+)
+
 ScoreFile = Annotated[
     Path, typer.Argument(help="safetensors file with scores[image, text], image_ids, text_ids.")
 ]
@@ -45,9 +51,11 @@ def show_objectives(as_json: AsJson = False) -> None:
         return
     for info in list_objectives():
         parameters = ", ".join(f"{k}={v}" for k, v in info.parameters.items())
-        console.print(f"[bold]{info.name}[/]  [dim]{info.source}[/]", highlight=False)
+        about = f"{info.source}; {info.reduction} over the queries"
+        console.print(f"[bold]{info.name}[/]  [dim]{about}[/]", highlight=False)
         console.print(f"    {info.summary}", highlight=False, markup=False)
         console.print(f"    {parameters or 'no parameters'}", style="cyan", highlight=False)
+    console.print(OF_REDUCTIONS, highlight=False, soft_wrap=True)
 
 
 @app.command()
@@ -133,7 +141,7 @@ def flips(
         plain = {way: {n: v.tolist() for n, v in vars(f).items()} for way, f in found.items()}
         print(json.dumps(plain, indent=2))
         return
-    split = open_recipe(a.run.recipe().data).splits[a.results.split]
+    split = open_recipe(a.run.recipe().data, run=a.run.folder).splits[a.results.split]
     names = {"i2t": split.image_names, "t2i": split.captions}
     for way, of_way in found.items():
         told = f"{len(of_way.both)} answered by both, {len(of_way.neither)} by neither"

@@ -195,7 +195,7 @@ def _inside(folder: Path, name: str) -> Path:
 def _entry_of_run(run: Run, device: torch.device) -> Entry:
     recipe = run.recipe()
     if not (run.results("test").exists() and run.analysis.exists()):
-        evaluate_run(run, open_recipe(recipe.data), device)
+        evaluate_run(run, open_recipe(recipe.data, run=run.folder), device)
     results = load_results(run.results("test"))
     labels = (results.dataset, recipe.model.name, recipe.objective.name, recipe.seed)
     return load_entry(run, *labels, run.results("test"))

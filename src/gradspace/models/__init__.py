@@ -10,6 +10,7 @@ from gradspace.models.contract import PairScorer, Reranker, RetrievalModel
 from gradspace.models.inputs import ImageInput, TextInput
 from gradspace.models.registry import MODELS, ModelInfo, model
 from gradspace.parameters import checked, suggestion
+from gradspace.plugins import load_installed
 
 __all__ = [
     "ImageInput",
@@ -50,11 +51,14 @@ def build_model(
 
 def models() -> tuple[ModelInfo, ...]:
     """Every model: name, one line, the paper it is from, and its parameters with defaults."""
+    load_installed()
     return tuple(MODELS[name] for name in sorted(MODELS))
 
 
 def model_info(name: str) -> ModelInfo:
     """What is registered under a name."""
+    if name not in MODELS:
+        load_installed()
     if name not in MODELS:
         raise ValueError(f"unknown model {name!r}; {suggestion(name, MODELS, 'there are')}")
     return MODELS[name]

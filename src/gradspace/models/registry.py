@@ -10,6 +10,7 @@ from pydantic import Field
 
 from gradspace.models.contract import RetrievalModel
 from gradspace.parameters import parameters_of
+from gradspace.plugins import admit
 
 Count = Annotated[int, Field(strict=True, gt=0)]
 Share = Annotated[float, Field(strict=True, ge=0, lt=1)]
@@ -67,8 +68,7 @@ def model(
     """
 
     def register(build: M) -> M:
-        if name in MODELS:
-            raise ValueError(f"{name!r} is registered already, as {MODELS[name].build}")
+        admit(name, build, MODELS[name].build if name in MODELS else None)
         info = ModelInfo(name, build, source, training, warm_up, pretrained)
         if not info.summary:
             raise ValueError(f"{name!r} needs a docstring: its first line is shown to users")
