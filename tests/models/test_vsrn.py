@@ -8,6 +8,7 @@ from models import loops, tiny
 
 from gradspace.models import ImageInput, TextInput, models
 from gradspace.models.captioning import CaptionDecoder
+from gradspace.models.encoders import Encoders
 from gradspace.models.gcn import GCNBlock
 from gradspace.models.vsrn import VSRN
 
@@ -17,7 +18,7 @@ REGIONS, WORDS = ImageInput(shape=(5, 6)), TextInput(vocabulary_size=9)
 def test_images_are_the_equation() -> None:
     """Equally long regions, blocks, equally long again, a GRU from the first to the last, BN."""
     torch.manual_seed(0)
-    model = VSRN(REGIONS, WORDS, width=4, num_blocks=2).double().eval()
+    model = VSRN(REGIONS, WORDS, encoders=Encoders(width=4), num_blocks=2).double().eval()
     for block in model.blocks:
         assert isinstance(block, GCNBlock)
         torch.nn.init.normal_(block.norm.weight)
@@ -51,14 +52,19 @@ def test_images_of_a_new_model_are_not_all_alike() -> None:
     torch.manual_seed(0)
     images = torch.rand(32, 9, 64)
     for batch_norm in (True, False):
-        model = VSRN(ImageInput(shape=(9, 64)), WORDS, width=128, batch_norm=batch_norm)
+        model = VSRN(
+            ImageInput(shape=(9, 64)), WORDS, encoders=Encoders(width=128), batch_norm=batch_norm
+        )
         found = model.embed_images(images).detach()
         cosine = float((found @ found.t()).fill_diagonal_(0).sum()) / (32 * 31)
         assert cosine < 0.1 if batch_norm else cosine > 0.9
 
 
 def test_a_batch_of_one_image_has_an_embedding() -> None:
-    model, image = VSRN(REGIONS, WORDS, width=4, num_blocks=1), torch.randn(1, 5, 6)
+    model, image = (
+        VSRN(REGIONS, WORDS, encoders=Encoders(width=4), num_blocks=1),
+        torch.randn(1, 5, 6),
+    )
     found = model.embed_images(image)
     torch.testing.assert_close(found, model.eval().embed_images(image))
 
@@ -94,7 +100,7 @@ def test_caption_loss_is_the_likelihood_of_the_words() -> None:
 def test_the_caption_loss_is_handed_over_once_and_only_in_training() -> None:
     tokens, lengths = tiny.captions(3, 9)
     images = torch.randn(3, 5, 6)
-    model = VSRN(REGIONS, WORDS, width=4, caption_decoder=True)
+    model = VSRN(REGIONS, WORDS, encoders=Encoders(width=4), caption_decoder=True)
     model(images, tokens, lengths)
     loss = model.extra_loss()
     assert loss is not None
@@ -103,7 +109,7 @@ def test_the_caption_loss_is_handed_over_once_and_only_in_training() -> None:
     assert model.extra_loss() is None
     model.eval()(images, tokens, lengths)
     assert model.extra_loss() is None
-    plain = VSRN(REGIONS, WORDS, width=4)
+    plain = VSRN(REGIONS, WORDS, encoders=Encoders(width=4))
     plain(images, tokens, lengths)
     assert plain.extra_loss() is None
 
@@ -111,7 +117,7 @@ def test_the_caption_loss_is_handed_over_once_and_only_in_training() -> None:
 def test_the_decoder_knows_which_image_a_text_describes() -> None:
     tokens, lengths = tiny.captions(4, 9)
     images = torch.randn(2, 5, 6)
-    model = VSRN(REGIONS, WORDS, width=4, caption_decoder=True)
+    model = VSRN(REGIONS, WORDS, encoders=Encoders(width=4), caption_decoder=True)
     image_of_text = torch.tensor([0, 1, 1, 0])
     model(images, tokens, lengths, image_of_text)
     model(images[image_of_text], tokens, lengths)

@@ -9,7 +9,7 @@ from typing import Any
 from gradspace.models.contract import PairScorer, Reranker, RetrievalModel
 from gradspace.models.inputs import ImageInput, TextInput
 from gradspace.models.registry import MODELS, ModelInfo, model
-from gradspace.parameters import checked, suggestion
+from gradspace.parameters import arguments_of, checked, suggestion
 from gradspace.plugins import load_installed
 
 __all__ = [
@@ -45,7 +45,8 @@ def build_model(
         reads, given = ("passages", "images") if build.reads_passages else ("images", "passages")
         others = sorted(n for n in MODELS if MODELS[n].build.reads_passages != build.reads_passages)
         raise ValueError(f"{name} reads {reads}, and there are {given}: take {' or '.join(others)}")
-    built: RetrievalModel = build(image_input, text_input, **checked(name, info.known, parameters))
+    arguments = arguments_of(build.__init__, checked(name, info.known, parameters))
+    built: RetrievalModel = build(image_input, text_input, **arguments)
     return built
 
 

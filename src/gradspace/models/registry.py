@@ -64,7 +64,8 @@ def model(
     """Register a `RetrievalModel` class under `name`.
 
     It is built as `build(image_input, text_input, **parameters)`: its parameters are the arguments
-    of `__init__` that have a default, and are checked against their types.
+    of `__init__` that have a default, and are checked against their types. An argument whose
+    default is a dataclass, such as `Encoders`, stands for its fields.
     """
 
     def register(build: M) -> M:
