@@ -25,12 +25,14 @@ GPU."""
 COLUMNS = ("step ms", "model ms", "objective ms", "objective / step", "neither / step")
 
 
-def prepare_part(part: str, trainer: Trainer, batches: Iterator[Batch]) -> Step:
-    """Made ready by as many calls as the lengths of captions need."""
+def prepare_part(
+    part: str, trainer: Trainer, batches: Iterator[Batch], warm_up: int = BATCHES
+) -> Step:
+    """Ready to be timed, after so many steps."""
     if part == "objective":
         return _objective(trainer, next(batches))
     step = _whole(trainer, batches) if part == "step" else _model(trainer, batches)
-    for _ in range(BATCHES):
+    for _ in range(warm_up):
         step()
     return step
 
