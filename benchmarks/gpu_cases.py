@@ -38,6 +38,8 @@ MEASURED_BY: dict[str, Callable[[Case, str], Measurement]] = {
     gpu_training.SUITE: gpu_training.measure,
 }
 """Suites that are measured in a way of their own."""
+MUCH_MEMORY = 4096
+"""Images of a case before which the memory of others is given back, which takes a while."""
 SCORES_AT_ONCE = 2**34
 """Of the bare product; a larger one is taken in parts, each into the same memory."""
 
@@ -94,8 +96,9 @@ def _rows(
 
 def measure(case: Case) -> Measurement:
     """Seconds and extra memory. Whatever goes wrong is the answer, and stops no other case."""
-    gc.collect()
-    torch.cuda.empty_cache()  # does nothing where there is no GPU
+    if case.images >= MUCH_MEMORY:
+        gc.collect()
+        torch.cuda.empty_cache()  # does nothing where there is no GPU
     try:
         with no_fallback():
             if case.suite in MEASURED_BY:

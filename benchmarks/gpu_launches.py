@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
+from torch._C._autograd import DeviceType
 from torch.profiler import profile, record_function, supported_activities
 
 import gradspace as gs
@@ -72,8 +73,9 @@ def counts_of(events: Iterable[Any]) -> Counts:
     The profiler itself synchronises after it.
     """
     events = list(events)
-    region = next(e for e in events if e.name == REGION).time_range
-    asked = [e.name for e in events if region.start <= e.time_range.start <= region.end]
+    on_cpu = [e for e in events if e.device_type == DeviceType.CPU]
+    region = next(e for e in on_cpu if e.name == REGION).time_range
+    asked = [e.name for e in on_cpu if region.start <= e.time_range.start <= region.end]
     return Counts(
         sum(bool(LAUNCH.match(name)) for name in asked),
         sum(bool(SYNCHRONISATION.match(name)) for name in asked),

@@ -37,6 +37,8 @@ MODELS: dict[str, tuple[str, dict[str, bool], tuple[int, ...]]] = {
     "BFAN": ("bfan", {}, (REGIONS, FEATURES)),
 }
 """Registered name, parameters beside the width, shape of the features of an image."""
+NO_LEARNING = 1e-9
+"""Learning rate: what is random has nothing to teach, and would only make embeddings alike."""
 IMAGES, CAPTIONS, NUM_WORDS = 600, 5, 4000
 """Of the dataset of features."""
 WORDS = (6, 15)
@@ -81,7 +83,7 @@ def feature_trainer(
     dataset: Dataset, run: Run, device: str, *, precision: str = "bfloat16", **tables: Any
 ) -> Trainer:
     """Ready to train on batches, with what the recipe's tables say beside the precision."""
-    training = {"precision": precision, **tables.pop("training", {})}
+    training = {"precision": precision, "learning_rate": NO_LEARNING, **tables.pop("training", {})}
     recipe = make_recipe({"training": training, **tables})
     system = new_system(recipe, dataset, run, torch.device(device))
     system.model.train()
@@ -117,7 +119,11 @@ def dual_trainer(sizes: Sizes, run: Run, device: str, *, objective: str, batch: 
         {
             "model": {"name": "dual", "pretrained": str(folder)},
             "objective": {"name": objective},
-            "training": {"batch_size": batch, "precision": "bfloat16"},
+            "training": {
+                "batch_size": batch,
+                "precision": "bfloat16",
+                "learning_rate": NO_LEARNING,
+            },
         }
     )
     torch.manual_seed(0)

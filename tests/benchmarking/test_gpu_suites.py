@@ -9,11 +9,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch._C._autograd import DeviceType
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from benchmarks import gpu, gpu_batches, gpu_compiling, gpu_launches, gpu_training, step_parts
-from benchmarks.case import Case, Measurement
+from benchmarks.case import Case, Measurement, bfloat16_batch
 from benchmarks.gpu_batches_page import detail_tables, ratio_tables
 from benchmarks.gpu_launches import IDS, Counts
 from benchmarks.gpu_page import disagreements, page
@@ -49,6 +50,15 @@ def test_plain_torch_is_compiled() -> None:
     plain, compiled = (replace(OURS, who=who, what="triplet-hard") for who in ("plain", "compiled"))
     losses = [gpu_batches.prepare(case, "cpu")()[0] for case in (plain, compiled)]
     torch.testing.assert_close(*losses, rtol=1e-2, atol=0)
+
+
+@pytest.mark.slow
+def test_every_plain_loss_is_one_graph() -> None:
+    b = bfloat16_batch(OURS, 0.3, "cpu")
+    for loss in PLAIN.values():
+        torch.compiler.reset()
+        compiled = torch.compile(loss, backend="aot_eager", fullgraph=True, dynamic=False)
+        torch.testing.assert_close(compiled(b.images, b.texts), loss(b.images, b.texts))
 
 
 def test_nothing_is_compiled_ahead_for_one_batch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,21 +149,24 @@ def test_values_of_batches_may_differ_by_their_rounding() -> None:
 # --- launches -----------------------------------------------------------------------------------
 
 
-def event(name: str, start: float, end: float | None = None) -> SimpleNamespace:
-    return SimpleNamespace(name=name, time_range=SimpleNamespace(start=start, end=end or start))
+def event(name: str, start: float, end: float = 0, on_gpu: bool = False) -> SimpleNamespace:
+    device = DeviceType.CUDA if on_gpu else DeviceType.CPU
+    times = SimpleNamespace(start=start, end=max(start, end))
+    return SimpleNamespace(name=name, time_range=times, device_type=device)
 
 
 def test_calls_of_cuda_within_the_region_are_counted() -> None:
     events = [
         event("cudaLaunchKernel", 1),
+        event(gpu_launches.REGION, 9, 40, on_gpu=True),
         event(gpu_launches.REGION, 10, 20),
         *(event(name, 11) for name in ("cudaLaunchKernel", "cuLaunchKernelEx", "cudaGraphLaunch")),
         event("cudaLaunchKernelExC", 19),  # by the thread of autograd
         *(event(name, 12) for name in ("cudaMemcpyAsync", "cudaStreamIsCapturing", "aten::mm")),
         *(event(name, 13) for name in ("cudaStreamSynchronize", "cudaMemcpy", "cuMemcpyDtoH_v2")),
-        event("Memcpy DtoH (Device -> Pageable)", 25),  # when the GPU gets to it
-        event("Memcpy HtoD (Pageable -> Device)", 25),
-        event("void kernel<float>", 26),
+        event("Memcpy DtoH (Device -> Pageable)", 25, on_gpu=True),  # when the GPU gets to it
+        event("Memcpy HtoD (Pageable -> Device)", 25, on_gpu=True),
+        event("void kernel<float>", 26, on_gpu=True),
         event("cudaDeviceSynchronize", 30),  # the profiler's own
     ]
     assert gpu_launches.counts_of(events) == Counts(4, 3, 1)
