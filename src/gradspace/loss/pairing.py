@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -62,10 +63,11 @@ class Pairing:
                 f"{num_texts} texts; pass image_ids and text_ids"
             )
 
-    def where(self, device: torch.device) -> tuple[Tensor, Tensor] | None:
-        """The ids on a device, without waiting for it; None by position."""
+    def where(self, count: int, device: torch.device) -> tuple[Tensor, Tensor]:
+        """The ids on a device, without waiting for it; by position, numbers of the images."""
         if self.ids is None:
-            return None
+            numbers = _numbers(count, device)
+            return numbers, numbers
         image_ids, text_ids = self.ids
         return stable_ids(image_ids, device), stable_ids(text_ids, device)
 
@@ -107,6 +109,11 @@ class Pairing:
         if not torch.compiler.is_compiling() and not image_to_text.valid.any():
             raise ValueError(NO_PAIR)
         return image_to_text.to(scores.device), image_to_text.transpose().to(scores.device)
+
+
+@lru_cache(maxsize=16)
+def _numbers(count: int, device: torch.device) -> Tensor:
+    return torch.arange(count, device=device)
 
 
 def _with_mined(

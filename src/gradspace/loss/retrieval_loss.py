@@ -161,7 +161,7 @@ class RetrievalLoss(nn.Module):
             raise ValueError("scores have no embeddings to normalize or to keep in a memory")
         with _full_precision(scores.device.type):
             if offline is None and choose_kernels(self.objective, scores, scores.t()) == "rows":
-                pairs = pairing.where(scores.device)
+                pairs = pairing.where(len(scores), scores.device)
                 return whole_rows.of_scores(self.objective, self.reduction, scores, pairs)
             return self._of_matrix(as_computed(scores), pairing, offline)
 
@@ -181,7 +181,7 @@ class RetrievalLoss(nn.Module):
             self._remember_sums(images, texts)
             slots = pairing.slots(len(images), images.device)
             return tiled.of_embeddings(self.objective, self.reduction, images, texts, slots)
-        pairs = pairing.where(images.device)
+        pairs = pairing.where(images.shape[0], images.device)
         value, facts = whole_rows.of_embeddings(
             self.objective, self.reduction, images, texts, pairs
         )

@@ -38,7 +38,7 @@ QUERIES, SLOTS = 2, 3
 """Of the examples that formulas are traced on."""
 POSITIVES = ("p", "positive", "num_negatives", "smallest")
 ROW_INPUTS = (
-    *("s", "positive", "negative", "lane", "packed", "counts", "smallest_of"),
+    *("s", "positive", "negative", "lane", "work"),
     *("n", "m", "WEIGH: tl.constexpr", "IMAGES: tl.constexpr"),
 )
 
@@ -71,7 +71,7 @@ class Functions(NamedTuple):
 USED = {
     row_kernels: (
         *("hardest", "total", "log_sum_exp", "weigh_total", "weigh_log_sum_exp"),
-        *("total_by_slot", "weigh_total_by_slot", "sum_in_batch"),
+        *("total_by_slot", "weigh_total_by_slot", "sum_in_batch", "smallest_in_batch"),
     ),
     query_kernels: (
         *("best_of_tiles", "sum_of_tiles", "sum_of_batch", "store_column", "store_slots"),
@@ -360,15 +360,12 @@ class _RowWriter(_Writer):
             "smallest = 0.0",
         ]
         if self.of_batch is not None or self.asked:
-            self.lines += [
-                "i = tl.arange(0, IMAGES)",
-                'smallest = tl.min(tl.load(smallest_of + i, mask=i < n, other=float("inf")))',
-            ]
+            self.lines.append("smallest = smallest_in_batch(work, n, m, IMAGES)")
         self._statistics()
         for k, term in enumerate(self.others):
             self._other(k, term, "s")
         self.lines.append("weights = tl.zeros(s.shape, tl.float32)")
-        self._value("sum_in_batch(limit, packed, counts, n, m, OF_BATCH, IMAGES)")
+        self._value("sum_in_batch(limit, work, n, m, OF_BATCH, IMAGES)")
         self.lines.append("return value, weights")
         return compile_source("row", ROW_INPUTS, self.lines, self.scope)
 

@@ -1,8 +1,7 @@
 # mypy: ignore-errors
 """Triton kernels over queries: from what the tiles found to values, and from these to weights.
 
-A query's positives are in slots, [queries, SLOTS], by position one slot each; a slot that is not
-valid has the candidate -1.
+A query's positives are in slots, [queries, SLOTS]; a slot that is not used has the candidate -1.
 """
 
 from __future__ import annotations
@@ -14,21 +13,19 @@ LOG_ZERO = tl.constexpr(-1e30)
 
 
 @triton.jit
-def _slot(index, q, k, num_queries, COUNT: tl.constexpr, BY_POSITION: tl.constexpr):
+def _slot(index, q, k, num_queries, COUNT: tl.constexpr):
     """The candidates in the slots of some queries, -1 for none."""
-    if BY_POSITION:
-        return tl.where(q < num_queries, q, -1) + 0 * k
     return tl.load(index + q * COUNT + k, mask=(q < num_queries) & (k < COUNT), other=-1)
 
 
 @triton.jit
 def scores_of_slots(
     queries, candidates, index, out, d,
-    COUNT: tl.constexpr, BY_POSITION: tl.constexpr, WIDTH: tl.constexpr,
+    COUNT: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """The score of every slot, infinity where there is none."""
     q, k = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    c = q if BY_POSITION else tl.load(index + q * COUNT + k).to(tl.int64)
+    c = tl.load(index + q * COUNT + k).to(tl.int64)
     total = tl.zeros((WIDTH,), tl.float32)
     for first in range(0, d, WIDTH):
         x = first + tl.arange(0, WIDTH)
@@ -111,13 +108,13 @@ def finish_queries(
     best, best_at, best_slopes, hardest,
     parts_a, results_a, slopes_a, parts_b, results_b, slopes_b,
     num_queries, num_candidates, tiles,
-    QUERY: tl.constexpr, WEIGH: tl.constexpr, BY_POSITION: tl.constexpr, COUNT: tl.constexpr,
+    QUERY: tl.constexpr, WEIGH: tl.constexpr, COUNT: tl.constexpr,
     QUERIES: tl.constexpr, SLOTS: tl.constexpr,
 ):  # fmt: skip
     """Value and slopes of some queries: along their positives' scores and every statistic."""
     q = (tl.program_id(0) * QUERIES + tl.arange(0, QUERIES))[:, None]
     lane = tl.arange(0, SLOTS)[None, :]
-    positive = (_slot(index, q, lane, num_queries, COUNT, BY_POSITION) >= 0) & (lane < COUNT)
+    positive = (_slot(index, q, lane, num_queries, COUNT) >= 0) & (lane < COUNT)
     p = tl.load(scores + q * COUNT + lane, mask=positive, other=0.0)
     num_positives = tl.sum(positive.to(tl.float32), 1, keep_dims=True)
     exists = num_positives > 0
@@ -136,7 +133,7 @@ def finish_queries(
 @triton.jit
 def add_to_weights(
     out, stride, index, slopes, factor, first, last, num_queries,
-    COUNT: tl.constexpr, BY_POSITION: tl.constexpr, BY_COLUMN: tl.constexpr, QUERIES: tl.constexpr,
+    COUNT: tl.constexpr, BY_COLUMN: tl.constexpr, QUERIES: tl.constexpr,
 ):  # fmt: skip
     """Add what queries give to one candidate per slot to the weights of images first .. last - 1.
 
@@ -146,7 +143,7 @@ def add_to_weights(
     q = q + (0 if BY_COLUMN else first)
     multiplier = tl.load(factor)
     for k in range(COUNT):
-        c = _slot(index, q, k, num_queries, COUNT, BY_POSITION)
+        c = _slot(index, q, k, num_queries, COUNT)
         image, text = (c, q) if BY_COLUMN else (q, c)
         here = (q < num_queries) & (c >= 0) & (image >= first) & (image < last)
         at = out + (image - first).to(tl.int64) * stride + text

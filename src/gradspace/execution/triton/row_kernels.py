@@ -89,15 +89,43 @@ def weigh_total_by_slot(s, among, positive, lane, given, slope, DERIVATIVES: tl.
     return weights, of_given
 
 
+# --- the memory of a call, one after the other: the following, [images + texts] or [images] ------
+
+
+@triton.jit
+def _values(work, n, m):
+    """The value of every query, and behind them whether it has a positive."""
+    return work
+
+
+@triton.jit
+def _smallest(work, n, m):
+    return work + 2 * (n + m)
+
+
+@triton.jit
+def _counts(work, n, m):
+    return work + 2 * (n + m) + n
+
+
+@triton.jit
+def _weights(work, n, m):
+    """By image, [images, texts], and behind them by text, [texts, images]."""
+    return work + 4 * (n + m)
+
+
+@triton.jit
+def _packed(work, n, m):
+    return work + 4 * (n + m) + 2 * n * m
+
+
 # --- positives of the whole batch ---------------------------------------------------------------
 
 
 @triton.jit
-def _positives(query_ids, candidate_ids, q, c, n, m, BY_POSITION: tl.constexpr):
+def _positives(query_ids, candidate_ids, q, c, n, m):
     """Which pairs of the queries and candidates are there, and which belong together."""
     there = (q < n) & (c < m)
-    if BY_POSITION:
-        return there, there & (q == c)
     own = tl.load(query_ids + q, mask=q < n, other=0)
     other = tl.load(candidate_ids + c, mask=c < m, other=0)
     return there, there & (own == other)
@@ -105,31 +133,37 @@ def _positives(query_ids, candidate_ids, q, c, n, m, BY_POSITION: tl.constexpr):
 
 @triton.jit
 def pack_positives(
-    scores, query_ids, candidate_ids, packed, counts, smallest, n, m,
-    BY_POSITION: tl.constexpr, QUERIES: tl.constexpr, CANDIDATES: tl.constexpr,
+    scores, query_ids, candidate_ids, work, n, m,
+    QUERIES: tl.constexpr, CANDIDATES: tl.constexpr,
 ):  # fmt: skip
-    """The scores of every query's positives side by side, how many they are, and the smallest."""
+    """The scores of every image's positives side by side, how many they are, and the smallest."""
     q = (tl.program_id(0) * QUERIES + tl.arange(0, QUERIES))[:, None]
     c = tl.arange(0, CANDIDATES)[None, :]
-    there, positive = _positives(query_ids, candidate_ids, q, c, n, m, BY_POSITION)
+    there, positive = _positives(query_ids, candidate_ids, q, c, n, m)
     s = tl.load(scores + q * m + c, mask=there, other=0.0)
     place = tl.cumsum(positive.to(tl.int32), 1) - 1
-    tl.store(packed + q * m + place, s, mask=positive)
-    count = tl.sum(positive.to(tl.int32), 1, keep_dims=True)
-    tl.store(counts + q, count, mask=q < n)
+    tl.store(_packed(work, n, m) + q * m + place, s, mask=positive)
+    count = tl.sum(positive.to(tl.float32), 1, keep_dims=True)
+    tl.store(_counts(work, n, m) + q, count, mask=q < n)
     lowest = tl.min(tl.where(positive, s, float("inf")), 1, keep_dims=True)
-    tl.store(smallest + q, lowest, mask=q < n)
+    tl.store(_smallest(work, n, m) + q, lowest, mask=q < n)
 
 
 @triton.jit
-def sum_in_batch(limit, packed, counts, n, m, OF: tl.constexpr, IMAGES: tl.constexpr):
+def smallest_in_batch(work, n, m, IMAGES: tl.constexpr):
+    i = tl.arange(0, IMAGES)
+    return tl.min(tl.load(_smallest(work, n, m) + i, mask=i < n, other=float("inf")))
+
+
+@triton.jit
+def sum_in_batch(limit, work, n, m, OF: tl.constexpr, IMAGES: tl.constexpr):
     """The sum of OF(r) over the batch's positive scores r <= limit, and their number."""
     i = tl.arange(0, IMAGES)[None, :]
-    count = tl.load(counts + i, mask=i < n, other=0)
+    count = tl.load(_counts(work, n, m) + i, mask=i < n, other=0.0)
     found = tl.zeros(limit.shape, tl.float32)
     number = tl.zeros(limit.shape, tl.float32)
-    for k in range(tl.max(count)):
-        r = tl.load(packed + i * m + k, mask=k < count, other=float("inf"))
+    for k in range(tl.max(count).to(tl.int32)):
+        r = tl.load(_packed(work, n, m) + i * m + k, mask=k < count, other=float("inf"))
         below = r <= limit
         found += tl.sum(tl.where(below, OF(r), 0.0), 1, keep_dims=True)
         number += tl.sum(below.to(tl.float32), 1, keep_dims=True)
@@ -141,9 +175,9 @@ def sum_in_batch(limit, packed, counts, n, m, OF: tl.constexpr, IMAGES: tl.const
 
 @triton.jit
 def _weigh(
-    scores, along, across, query_ids, candidate_ids, values, counted, weights, first, n, m,
-    packed, counts, smallest, num_images, num_texts,
-    ROW: tl.constexpr, WEIGH: tl.constexpr, BY_POSITION: tl.constexpr,
+    scores, along, across, query_ids, candidate_ids, values, weights, first, n, m,
+    work, num_images, num_texts,
+    ROW: tl.constexpr, WEIGH: tl.constexpr,
     QUERIES: tl.constexpr, CANDIDATES: tl.constexpr, IMAGES: tl.constexpr,
 ):  # fmt: skip
     """Some queries: value, whether they have a positive, and the weight of every candidate.
@@ -152,26 +186,22 @@ def _weigh(
     """
     q = (first + tl.arange(0, QUERIES))[:, None]
     lane = tl.arange(0, CANDIDATES)[None, :]
-    there, positive = _positives(query_ids, candidate_ids, q, lane, n, m, BY_POSITION)
+    there, positive = _positives(query_ids, candidate_ids, q, lane, n, m)
     s = tl.load(scores + q * across + lane * along, mask=there, other=0.0)
     negative = there & (positive == 0)
-    value, found = ROW(
-        s, positive, negative, lane, packed, counts, smallest, num_images, num_texts, WEIGH, IMAGES
-    )
+    value, found = ROW(s, positive, negative, lane, work, num_images, num_texts, WEIGH, IMAGES)
     exists = tl.max(positive.to(tl.int32), 1, keep_dims=True) > 0
     not_finite = tl.sum(s * 0.0, 1, keep_dims=True)  # NaN where any score is not finite
     tl.store(values + q, tl.where(exists, value, 0.0) + not_finite, mask=q < n)
-    tl.store(counted + q, exists.to(tl.float32), mask=q < n)
+    tl.store(values + num_images + num_texts + q, exists.to(tl.float32), mask=q < n)
     if WEIGH:
         tl.store(weights + q * m + lane, tl.where(exists, found, 0.0), mask=there)
 
 
 @triton.jit
 def weigh_rows(
-    by_image, by_text, along, across,
-    image_ids, text_ids, values, counted, image_weights, text_weights,
-    packed, counts, smallest, n, m,
-    ROW: tl.constexpr, WEIGH: tl.constexpr, BY_POSITION: tl.constexpr,
+    by_image, by_text, along, across, image_ids, text_ids, work, n, m,
+    ROW: tl.constexpr, WEIGH: tl.constexpr,
     OF_IMAGES: tl.constexpr, OF_TEXTS: tl.constexpr, IMAGES: tl.constexpr, TEXTS: tl.constexpr,
 ):  # fmt: skip
     """The programs of the images, OF_IMAGES each, and then those of the texts.
@@ -182,15 +212,16 @@ def weigh_rows(
     programs_of_images = tl.cdiv(n, OF_IMAGES)
     if program < programs_of_images:
         _weigh(
-            by_image, 1, m, image_ids, text_ids, values, counted, image_weights,
-            program * OF_IMAGES, n, m, packed, counts, smallest, n, m,
-            ROW, WEIGH, BY_POSITION, OF_IMAGES, TEXTS, IMAGES,
+            by_image, 1, m, image_ids, text_ids, _values(work, n, m), _weights(work, n, m),
+            program * OF_IMAGES, n, m, work, n, m,
+            ROW, WEIGH, OF_IMAGES, TEXTS, IMAGES,
         )  # fmt: skip
     else:
         _weigh(
-            by_text, along, across, text_ids, image_ids, values + n, counted + n, text_weights,
-            (program - programs_of_images) * OF_TEXTS, m, n, packed, counts, smallest, n, m,
-            ROW, WEIGH, BY_POSITION, OF_TEXTS, IMAGES, IMAGES,
+            by_text, along, across, text_ids, image_ids,
+            _values(work, n, m) + n, _weights(work, n, m) + n * m,
+            (program - programs_of_images) * OF_TEXTS, m, n, work, n, m,
+            ROW, WEIGH, OF_TEXTS, IMAGES, IMAGES,
         )  # fmt: skip
 
 
@@ -207,35 +238,38 @@ def _sums(values, counted, count, SIZE: tl.constexpr):
 
 @triton.jit
 def combine(
-    image_weights, text_weights, values, counted, facts, out, n, m,
+    work, value, facts, out, n, m,
     MEAN: tl.constexpr, FOLD: tl.constexpr, WEIGH: tl.constexpr, SIZE: tl.constexpr,
     AT_ONCE: tl.constexpr,
 ):  # fmt: skip
-    """The weights of both directions, [images, texts]; and of the first program, facts.
+    """The weights of both directions, [images, texts]; and of the first program, value and facts.
 
     These are the value, what is left to multiply the images' and the texts' weights with, and how
     many queries have a positive. With FOLD nothing is left.
     """
-    of_images, num_images = _sums(values, counted, n, AT_ONCE)
-    of_texts, num_texts = _sums(values + n, counted + n, m, AT_ONCE)
+    values = _values(work, n, m)
+    of_images, num_images = _sums(values, values + n + m, n, AT_ONCE)
+    of_texts, num_texts = _sums(values + n, values + 2 * n + m, m, AT_ONCE)
     scale = 1.0
     ratio = 1.0
     if MEAN:
         scale = 0.5 / tl.maximum(num_images, 1.0)
         ratio = tl.maximum(num_images, 1.0) / tl.maximum(num_texts, 1.0)
     if tl.program_id(0) + tl.program_id(1) == 0:
+        tl.store(value, scale * (of_images + ratio * of_texts))
         tl.store(facts, scale * (of_images + ratio * of_texts))
         tl.store(facts + 1, 1.0 if FOLD else scale)
         tl.store(facts + 2, 1.0 if FOLD else scale * ratio)
         tl.store(facts + 3, num_images + num_texts)
     if WEIGH:
+        weights = _weights(work, n, m)
         i = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
         t = tl.program_id(1) * SIZE + tl.arange(0, SIZE)
         here = (i < n)[:, None] & (t < m)[None, :]
-        by_image = tl.load(image_weights + i[:, None] * m + t[None, :], mask=here, other=0.0)
+        by_image = tl.load(weights + i[:, None] * m + t[None, :], mask=here, other=0.0)
         there = (t < m)[:, None] & (i < n)[None, :]
-        by_text = tl.load(text_weights + t[:, None] * n + i[None, :], mask=there, other=0.0)
-        both = by_image + ratio * tl.trans(by_text)
+        transposed = weights + n * m + t[:, None] * n + i[None, :]
+        both = by_image + ratio * tl.trans(tl.load(transposed, mask=there, other=0.0))
         if FOLD:
             both *= scale
         tl.store(out + i[:, None] * m + t[None, :], both.to(out.dtype.element_ty), mask=here)

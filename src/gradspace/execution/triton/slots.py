@@ -11,25 +11,22 @@ from gradspace.execution.batch_pairs import NO_PAIR
 
 
 class Slots(NamedTuple):
-    """Short ids, and the candidates that belong to each query; None by position."""
+    """Short ids, and the candidates that belong to each query."""
 
     image_ids: Tensor
     text_ids: Tensor
-    texts_of_images: Tensor | None = None
+    texts_of_images: Tensor
     """[images, slots], -1 where a slot is not used."""
-    images_of_texts: Tensor | None = None
+    images_of_texts: Tensor
 
     @property
     def by_position(self) -> bool:
-        return self.texts_of_images is None
-
-    def count(self, index: Tensor | None) -> int:
-        return 1 if index is None else index.shape[1]
+        return self.image_ids is self.text_ids
 
 
 def slots_by_position(count: int, device: torch.device) -> Slots:
     ids = torch.arange(count, dtype=torch.int32, device=device)
-    return Slots(ids, ids)
+    return Slots(ids, ids, ids[:, None], ids[:, None])
 
 
 def slots_of_ids(image_ids: Tensor, text_ids: Tensor, device: torch.device) -> Slots:

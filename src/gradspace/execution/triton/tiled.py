@@ -23,7 +23,7 @@ from gradspace.execution.triton.formulas import Functions
 from gradspace.execution.triton.forward import Parts, partial_results
 from gradspace.execution.triton.launching import Inputs, Tile, ceil, on_a_tile_that_fits
 from gradspace.execution.triton.slots import Slots
-from gradspace.execution.triton.whole_rows import functions
+from gradspace.execution.triton.whole_rows import functions, reduce
 from gradspace.objectives.contract import Objective, Reduction
 from gradspace.objectives.statistics import Hardest, PositiveScores, Statistic
 
@@ -61,8 +61,8 @@ def _by_slot(found: Functions) -> bool:
 class _Side:
     """The queries of one direction, and what was found of them."""
 
-    index: Tensor | None
-    """[queries, slots]; None by position."""
+    index: Tensor
+    """[queries, slots] of candidates, -1 where a slot is not used."""
     scores: Tensor
     """[queries, slots], infinity where a slot is not used."""
     wanted: tuple[Statistic, ...]
@@ -93,10 +93,10 @@ class _Tiled(torch.autograd.Function):
         assert found is not None
         inputs = Inputs(images, texts, slots.image_ids, slots.text_ids)
         sides = _sides(objective, inputs, slots)
-        facts = _values(inputs, sides, found, reduction, weigh, slots.by_position)
+        value, facts = _values(inputs, sides, found, reduction, weigh)
         ctx.save_for_backward(images, texts)
         ctx.found = inputs, sides, found, facts, objective
-        return facts[0]
+        return value
 
     @staticmethod
     @once_differentiable
@@ -116,10 +116,10 @@ class _Tiled(torch.autograd.Function):
 
 def _sides(objective: Objective, inputs: Inputs, slots: Slots) -> Sides[_Side]:
     """The positives' scores of both sides, and what is wanted of their negatives."""
-    by_image = _scores_of_slots(inputs, slots.texts_of_images, slots)
+    by_image = _scores_of_slots(inputs, slots.texts_of_images)
     by_text = by_image
     if not slots.by_position:
-        by_text = _scores_of_slots(inputs.transpose(), slots.images_of_texts, slots)
+        by_text = _scores_of_slots(inputs.transpose(), slots.images_of_texts)
     in_batch = by_image.flatten()
     return Sides(
         _side(objective, by_image, slots.texts_of_images, inputs.m, in_batch),
@@ -128,7 +128,7 @@ def _sides(objective: Objective, inputs: Inputs, slots: Slots) -> Sides[_Side]:
 
 
 def _side(
-    objective: Objective, scores: Tensor, index: Tensor | None, num_candidates: int, batch: Tensor
+    objective: Objective, scores: Tensor, index: Tensor, num_candidates: int, batch: Tensor
 ) -> _Side:
     wanted = objective.statistics(_positive(scores, index, num_candidates, batch))
     n, count = scores.shape
@@ -146,29 +146,20 @@ def _side(
     )
 
 
-def _positive(
-    scores: Tensor, index: Tensor | None, num_candidates: int, in_batch: Tensor
-) -> PositiveScores:
+def _positive(scores: Tensor, index: Tensor, num_candidates: int, batch: Tensor) -> PositiveScores:
     """As an objective reads them, to say what it wants of the negatives."""
-    if index is None:
-        valid = torch.ones_like(scores, dtype=torch.bool)
-        num_negatives = torch.full_like(scores, num_candidates - 1, dtype=torch.long)
-    else:
-        valid = index >= 0
-        scores = scores.where(valid, 0)
-        num_negatives = num_candidates - valid.sum(1, keepdim=True)
-    return PositiveScores(scores, valid, num_negatives, in_batch)
+    valid = index >= 0
+    num_negatives = num_candidates - valid.sum(1, keepdim=True)
+    return PositiveScores(scores.where(valid, 0), valid, num_negatives, batch)
 
 
-def _scores_of_slots(inputs: Inputs, index: Tensor | None, slots: Slots) -> Tensor:
+def _scores_of_slots(inputs: Inputs, index: Tensor) -> Tensor:
     from gradspace.execution.triton import query_kernels
 
-    scores = inputs.empty(inputs.n, slots.count(index))
+    scores = inputs.empty(*index.shape)
     query_kernels.scores_of_slots[tuple(scores.shape)](
-        *(inputs.rows, inputs.columns, inputs.row_ids if index is None else index, scores),
-        inputs.rows.shape[1],
-        COUNT=scores.shape[1],
-        BY_POSITION=index is None,
+        *(inputs.rows, inputs.columns, index, scores, inputs.rows.shape[1]),
+        COUNT=index.shape[1],
         WIDTH=256,
         num_warps=1,
     )
@@ -181,11 +172,8 @@ def _values(
     found: Functions,
     reduction: Reduction,
     weigh: bool,
-    by_position: bool,
-) -> Tensor:
-    """The value, what multiplies the weights of images and texts, and how many queries count."""
-    from gradspace.execution.triton import row_kernels
-
+) -> tuple[Tensor, Tensor]:
+    """The value; and it with what multiplies the weights of images and of texts."""
     images, texts = sides.row, sides.column
     assert images is not None
     assert texts is not None
@@ -212,16 +200,7 @@ def _values(
             *(side, values[start:], counted[start:], smallest, batch, tiles),
             *(inputs.n if k else inputs.m, found, weigh, parts, k),
         )
-    facts = inputs.empty(4)
-    row_kernels.combine[(1, 1)](
-        *(facts, facts, values, counted, facts, facts, inputs.n, inputs.m),
-        MEAN=reduction == "mean",
-        FOLD=False,
-        WEIGH=False,
-        SIZE=16,
-        AT_ONCE=1024,
-    )
-    return facts
+    return reduce(reduction, of_queries, values, inputs.n, inputs.m, weigh=False, fold=False)
 
 
 def _finish(
@@ -252,14 +231,13 @@ def _finish(
         ]
     num_queries = len(side.scores)
     query_kernels.finish_queries[(ceil(num_queries, QUERIES),)](
-        *(side.scores, side.hardest if side.index is None else side.index, smallest, batch),
+        *(side.scores, side.index, smallest, batch),
         *(len(batch), values, counted, side.slot_slopes),
         *(parts.best[k], parts.at[k], side.best_slopes, side.hardest),
         *sums,
         *(num_queries, num_candidates, tiles),
         QUERY=found.query,
         WEIGH=weigh,
-        BY_POSITION=side.index is None,
         COUNT=side.count,
         QUERIES=QUERIES,
         SLOTS=next_power_of_2(side.count),
@@ -368,7 +346,7 @@ def _add_single(
     weights: Tensor,
     chunk: slice,
     side: _Side,
-    index: Tensor | None,
+    index: Tensor,
     slopes: Tensor,
     factor: Tensor,
     by_column: bool,
@@ -378,10 +356,9 @@ def _add_single(
 
     num = len(side.scores)
     query_kernels.add_to_weights[(ceil(num if by_column else len(weights), 128),)](
-        *(weights, weights.stride(0), side.hardest if index is None else index, slopes, factor),
+        *(weights, weights.stride(0), index, slopes, factor),
         *(chunk.start, chunk.stop, num),
         COUNT=slopes.shape[1],
-        BY_POSITION=index is None,
         BY_COLUMN=by_column,
         QUERIES=128,
     )

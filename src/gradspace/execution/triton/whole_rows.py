@@ -30,8 +30,8 @@ READ_TWICE = 1 << 20
 TILE = 64
 """Side of the tiles in which weights are added up."""
 
-Pairs = tuple[Tensor, Tensor] | None
-"""Ids of the images and of the texts, where the scores are; None by position."""
+Pairs = tuple[Tensor, Tensor]
+"""Ids of the images and of the texts, where the scores are."""
 
 
 def suits(objective: Objective, num_images: int, texts: Tensor) -> bool:
@@ -90,13 +90,13 @@ class _OfEmbeddings(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         by_image = _product(images, texts)
         by_text = by_image.t() if by_image.numel() <= READ_TWICE else _product(texts, images)
-        facts, weights = _weigh(
+        value, facts, weights = _weigh(
             row, reduction, by_image, by_text, pairs, images.dtype if weigh else None
         )
         ctx.save_for_backward(images, texts, weights, facts)
         ctx.mark_non_differentiable(facts)
         ctx.set_materialize_grads(False)
-        return facts[0], facts
+        return value, facts
 
     @staticmethod
     @once_differentiable
@@ -127,9 +127,9 @@ class _OfScores(torch.autograd.Function):
     ) -> Tensor:
         scores = scores.contiguous()
         wanted = scores.dtype if weigh else None
-        facts, weights = _weigh(row, reduction, scores, scores.t(), pairs, wanted)
+        value, _, weights = _weigh(row, reduction, scores, scores.t(), pairs, wanted)
         ctx.save_for_backward(weights)
-        return facts[0]
+        return value
 
     @staticmethod
     @once_differentiable
@@ -150,54 +150,56 @@ def _weigh(
     by_text: Tensor,
     pairs: Pairs,
     wanted: torch.dtype | None,
-) -> tuple[Tensor, Tensor]:
-    """What `combine` says of the batch, and the weights in the wanted type."""
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The value, all that `combine` says of the batch, and the weights in the wanted type."""
     from triton import next_power_of_2
 
     from gradspace.execution.triton import row_kernels
 
     n, m = by_image.shape
-    by_position, weigh = pairs is None, wanted is not None
-    image_ids, text_ids = pairs or (by_image, by_text)
+    weigh = wanted is not None
+    image_ids, text_ids = pairs
     images, texts = max(next_power_of_2(n), 16), max(next_power_of_2(m), 16)
     of_images, of_texts = max(AT_ONCE // texts, 1), max(AT_ONCE // images, 1)
-    of_queries = by_image.new_empty(2, n + m)
-    values, counted = of_queries[0], of_queries[1]
-    weights = by_image.new_empty(2 if weigh else 0, n * m)
-    image_weights, text_weights = (weights[0], weights[1]) if weigh else (weights, weights)
-    packed = counts = smallest = by_image
+    matrices = 3 if row.asks_batch else 2 * weigh
+    work = by_image.new_empty(4 * (n + m) + matrices * n * m)
     if row.asks_batch:
-        packed, smallest = torch.empty_like(by_image), by_image.new_empty(n)
-        counts = torch.empty(n, dtype=torch.int32, device=by_image.device)
         row_kernels.pack_positives[(ceil(n, of_images),)](
-            *(by_image, image_ids, text_ids, packed, counts, smallest, n, m),
-            BY_POSITION=by_position,
+            *(by_image, image_ids, text_ids, work, n, m),
             QUERIES=of_images,
             CANDIDATES=texts,
         )
     row_kernels.weigh_rows[(ceil(n, of_images) + ceil(m, of_texts),)](
         *(by_image, by_text, by_text.stride(1), by_text.stride(0), image_ids, text_ids),
-        *(values, counted, image_weights, text_weights, packed, counts, smallest, n, m),
+        *(work, n, m),
         ROW=row.row,
         WEIGH=weigh,
-        BY_POSITION=by_position,
         OF_IMAGES=of_images,
         OF_TEXTS=of_texts,
         IMAGES=images,
         TEXTS=texts,
         num_warps=8 if max(images, texts) > AT_ONCE else 4,
     )
-    facts = by_image.new_empty(4)
-    both = torch.empty(n, m, dtype=wanted, device=by_image.device) if weigh else weights
+    both = torch.empty(n, m, dtype=wanted, device=by_image.device) if weigh else work
+    return *reduce(reduction, work, both, n, m, weigh=weigh, fold=_folds(both.dtype)), both
+
+
+def reduce(
+    reduction: Reduction, work: Tensor, out: Tensor, n: int, m: int, *, weigh: bool, fold: bool
+) -> tuple[Tensor, Tensor]:
+    """The value, and all that `combine` says of the batch."""
+    from gradspace.execution.triton import row_kernels
+
+    value, facts = work.new_empty(()), work.new_empty(4)
     row_kernels.combine[(ceil(n, TILE), ceil(m, TILE)) if weigh else (1, 1)](
-        *(image_weights, text_weights, values, counted, facts, both, n, m),
+        *(work, value, facts, out, n, m),
         MEAN=reduction == "mean",
-        FOLD=_folds(both.dtype),
+        FOLD=fold,
         WEIGH=weigh,
         SIZE=TILE,
         AT_ONCE=1024,
     )
-    return facts, both
+    return value, facts
 
 
 def _product(left: Tensor, right: Tensor) -> Tensor:
