@@ -6,9 +6,11 @@ from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
+import torch
 from torch import Tensor
 
 from gradspace.execution.block import Sides, is_shared
+from gradspace.execution.triton.launching import Inputs
 from gradspace.objectives.statistics import LOG_ZERO, LogSumExp, Sum
 
 if TYPE_CHECKING:
@@ -26,21 +28,34 @@ def num_columns(side: Sum | LogSumExp | None) -> int:
 
 
 class Given(NamedTuple):
-    """What the terms of both sides are given; one number where they share their terms."""
+    """What the terms of both sides are given; one number where they share their terms.
+
+    Behind that one, for exponentials: a reference, and whether it serves all of them.
+    """
 
     row: Tensor
     column: Tensor
 
 
-def given_of(wanted: Asked) -> Given:
-    if is_shared(wanted):
-        number = wanted.either.given[:1].detach().float()
-        return Given(number, number)
-    row, column = (
-        (side or wanted.either).given.detach().float().contiguous()
-        for side in (wanted.row, wanted.column)
-    )
-    return Given(row, column)
+def given_of(inputs: Inputs, wanted: Asked) -> Given:
+    if not is_shared(wanted):
+        row, column = (
+            (side or wanted.either).given.detach().float().contiguous()
+            for side in (wanted.row, wanted.column)
+        )
+        return Given(row, column)
+    number = wanted.either.given[:1].detach().float()
+    if kind_of(wanted) == 2:
+        number = torch.cat([number.flatten(), _reference(inputs, wanted, number)])
+    return Given(number, number)
+
+
+def _reference(inputs: Inputs, wanted: Asked, number: Tensor) -> Tensor:
+    from gradspace.execution.triton import kernels
+
+    found = inputs.empty(2)
+    kernels.reference[(1,)](number, inputs.squares, found, TERM=translated(wanted).term, SIZE=1024)
+    return found
 
 
 class _Formula:

@@ -41,7 +41,7 @@ def _backward_with(tile: Tile, inputs: Inputs, upstream: Sequence[Upstream]) -> 
     upstream = [_scaled(up, scale) for up in upstream]
     of_columns = inputs.columns.new_zeros(inputs.m, inputs.width, dtype=torch.float32)
     of_rows = inputs.rows.new_empty(inputs.n, inputs.width)
-    givens = [given_of(up.wanted) for up in upstream]
+    givens = [given_of(inputs, up.wanted) for up in upstream]
     given_by_row: list[list[Tensor]] = [[] for _ in upstream]
     given_by_column = [inputs.empty(num_columns(up.wanted.column), inputs.m) for up in upstream]
     for part in given_by_column:

@@ -64,6 +64,8 @@ class Functions(NamedTuple):
     """Of the examples: their kinds, and which have a column for every slot."""
     sloped: frozenset[int]
     """The statistics that the value has a gradient along."""
+    fixed: bool
+    """Are the statistics of all batches the same, whatever their positives?"""
     gives: bool
     """Does a term give a gradient to the positives' scores that it is given?"""
 
@@ -156,6 +158,7 @@ def _functions_of(key: _Key) -> Functions:
         row.of_batch is not None or bool(row.asked),
         row.wanted,
         frozenset(row.sloped),
+        row.fixed(),
         any(row.gives(k) for k in sloped),
     )
 
@@ -301,6 +304,16 @@ class _Writer:
             one = self.objective.statistics(self._traced(p.clone().requires_grad_(), *rest))[k]
             assert not isinstance(one, Hardest)
             return one.given.requires_grad
+
+    def fixed(self) -> bool:
+        """Is every term given one number that does not depend on the positives?"""
+        p, valid, num, smallest = self.positives
+        others = self._traced(p + 0.1, valid.logical_not(), num + 1, smallest - 0.3)
+        return all(
+            isinstance(one, Hardest) or (one.shared and torch.equal(one.given, other.given))
+            for one, other in zip(self.wanted, self.objective.statistics(others), strict=True)
+            if not isinstance(other, Hardest)
+        )
 
     def _pull_back(self, k: int, inputs: Sequence[Tensor]) -> Tensor:
         p, *rest, of_given = inputs

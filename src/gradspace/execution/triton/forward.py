@@ -51,7 +51,7 @@ def _pass_with(
     most = max([1, *(max(num_columns(one.row), num_columns(one.column)) for one in asked)])
     of_rows: list[list[Tensor]] = [[] for _ in range(2 + len(asked))]
     of_columns: list[Tensor] = []
-    givens = [given_of(one) for one in asked]
+    givens = [given_of(inputs, one) for one in asked]
     bytes_per_row = 4 * most * max(across, ceil(inputs.m, tile.height))
     for rows in inputs.chunks(tile.height, bytes_per_row, CHUNK_BYTES):
         parts = partial_results(tile, inputs, hardest, asked, givens, rows, index=False)

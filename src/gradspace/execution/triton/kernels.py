@@ -115,24 +115,50 @@ def _add_side(
 
 
 @triton.jit
+def longest(vectors, squares, count, d, ROWS: tl.constexpr, WIDTH: tl.constexpr):
+    """The square of the length of the longest vector."""
+    r = (tl.program_id(0) * ROWS + tl.arange(0, ROWS))[:, None]
+    total = tl.zeros((ROWS, WIDTH), tl.float32)
+    for first in range(0, d, WIDTH):
+        x = first + tl.arange(0, WIDTH)[None, :]
+        values = tl.load(vectors + r.to(tl.int64) * d + x, mask=(r < count) & (x < d), other=0.0)
+        total += values.to(tl.float32) * values.to(tl.float32)
+    tl.atomic_max(squares, tl.max(tl.sum(total, 1), 0))
+
+
+@triton.jit
+def reference(given, squares, out, TERM: tl.constexpr, SIZE: tl.constexpr):
+    """The highest exponent that a score can have, and whether it can serve as that of all.
+
+    No score is larger than the product of the longest vectors' lengths.
+    """
+    bound = 1.01 * tl.sqrt(tl.load(squares) * tl.load(squares + 1))
+    s = (tl.arange(0, SIZE)[None, :] / (SIZE - 1) * 2.0 - 1.0) * bound
+    terms = TERM(s, tl.load(given))
+    highest = tl.max(tl.max(terms, 1), 0)
+    lowest = tl.min(tl.min(tl.where(terms > LOG_ZERO / 2, terms, highest), 1), 0)
+    tl.store(out, highest)
+    tl.store(out + 1, (highest - lowest < SAFE_RANGE).to(tl.float32))
+
+
+@triton.jit
 def _add_both(
     scores, negative, given, row_part, column_part, r, c, n, m,
     TERM: tl.constexpr, KIND: tl.constexpr, VANISHES: tl.constexpr,
 ):  # fmt: skip
     """A statistic of both sides, whose terms depend on the score alone.
 
-    Where one reference can serve all exponentials of the tile, they are computed once.
+    Where one reference serves all exponentials, they are computed once; it lies behind `given`, and
+    whether it does behind that.
     """
     terms = _terms(scores, negative, tl.load(given), TERM, KIND, VANISHES)
     if KIND == SUM:
         tl.store(row_part, tl.sum(terms, 1), mask=r < n)
         tl.store(column_part, tl.sum(terms, 0), mask=c < m)
     else:
-        highest = tl.max(tl.max(terms, 1), 0)
-        counts = terms > LOG_ZERO / 2
-        lowest = tl.min(tl.min(tl.where(counts, terms, highest), 1), 0)
-        if highest - lowest < SAFE_RANGE:
-            powers = tl.where(counts, _exp(terms - highest), 0.0)
+        if tl.load(given + 2) > 0.0:
+            highest = tl.load(given + 1)
+            powers = _exp(terms - highest)
             tl.store(row_part, _log(highest, tl.sum(powers, 1)), mask=r < n)
             tl.store(column_part, _log(highest, tl.sum(powers, 0)), mask=c < m)
         else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import copy
+from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -107,6 +108,18 @@ class Inputs:
         other.row_ids, other.column_ids = self.column_ids, self.row_ids
         other.n, other.m = self.m, self.n
         return other
+
+    @cached_property
+    def squares(self) -> Tensor:
+        """The squares of the lengths of the longest row and of the longest column."""
+        from gradspace.execution.triton import kernels
+
+        squares = torch.zeros(2, dtype=torch.float32, device=self.rows.device)
+        for k, vectors in enumerate((self.rows, self.columns)):
+            kernels.longest[(ceil(len(vectors), 16),)](
+                *(vectors, squares[k:], *vectors.shape), ROWS=16, WIDTH=64
+            )
+        return squares
 
     def empty(self, *shape: int) -> Tensor:
         return torch.empty(shape, dtype=torch.float32, device=self.rows.device)

@@ -10,12 +10,53 @@ import triton
 import triton.language as tl
 
 LOG_ZERO = tl.constexpr(-1e30)
+BATCH = tl.constexpr(64)
 
 
 @triton.jit
 def _slot(index, q, k, num_queries, COUNT: tl.constexpr):
     """The candidates in the slots of some queries, -1 for none."""
     return tl.load(index + q * COUNT + k, mask=(q < num_queries) & (k < COUNT), other=-1)
+
+
+@triton.jit
+def count_positives(
+    query_ids, candidate_ids, counts, num_queries, num_candidates,
+    QUERIES: tl.constexpr, CANDIDATES: tl.constexpr,
+):  # fmt: skip
+    """How many candidates have the id of each query."""
+    q = tl.program_id(0) * QUERIES + tl.arange(0, QUERIES)
+    own = tl.load(query_ids + q, mask=q < num_queries, other=0)
+    total = tl.zeros((QUERIES, CANDIDATES), tl.int32)
+    for start in range(0, num_candidates, CANDIDATES):
+        c = start + tl.arange(0, CANDIDATES)
+        there = c < num_candidates
+        other = tl.load(candidate_ids + c, mask=there, other=0)
+        total += ((own[:, None] == other[None, :]) & there[None, :]).to(tl.int32)
+    tl.store(counts + q, tl.sum(total, 1), mask=q < num_queries)
+
+
+@triton.jit
+def fill_slots(
+    query_ids, candidate_ids, index, num_queries, num_candidates,
+    COUNT: tl.constexpr, QUERIES: tl.constexpr, CANDIDATES: tl.constexpr,
+):  # fmt: skip
+    """The candidates that have the id of each query, in their order; -1 in slots behind them."""
+    q = (tl.program_id(0) * QUERIES + tl.arange(0, QUERIES))[:, None]
+    own = tl.load(query_ids + q, mask=q < num_queries, other=0)
+    used = tl.zeros((QUERIES, 1), tl.int32)
+    for start in range(0, num_candidates, CANDIDATES):
+        c = start + tl.arange(0, CANDIDATES)[None, :]
+        there = (c < num_candidates) & (q < num_queries)
+        other = tl.load(candidate_ids + c, mask=c < num_candidates, other=0)
+        equal = ((own == other) & there).to(tl.int32)
+        if tl.max(tl.max(equal, 1), 0) > 0:
+            slot = used + tl.cumsum(equal, 1) - 1
+            tl.store(index + q * COUNT + slot, c + 0 * q, mask=(equal > 0) & (slot < COUNT))
+            used += tl.sum(equal, 1, keep_dims=True)
+    for k in range(COUNT):
+        at = index + q * COUNT + k
+        tl.store(at, tl.full((QUERIES, 1), -1, tl.int32), mask=(q < num_queries) & (k >= used))
 
 
 @triton.jit
@@ -77,15 +118,15 @@ def sum_of_tiles(
 @triton.jit
 def sum_of_batch(limit, batch, count, OF: tl.constexpr):
     """The sum of OF(r) over the batch's positive scores r <= limit, and their number."""
-    found = tl.zeros(limit.shape, tl.float32)
-    number = tl.zeros(limit.shape, tl.float32)
-    for start in range(0, count, 64):
-        at = start + tl.arange(0, 64)[None, :]
-        r = tl.load(batch + at, mask=at < count, other=float("inf"))
+    lane = tl.arange(0, BATCH)[None, :]
+    found = tl.zeros((limit + lane).shape, tl.float32)
+    number = tl.zeros((limit + lane).shape, tl.float32)
+    for start in range(0, count, BATCH):
+        r = tl.load(batch + start + lane, mask=start + lane < count, other=float("inf"))
         below = r <= limit
-        found += tl.sum(tl.where(below, OF(r), 0.0), 1, keep_dims=True)
-        number += tl.sum(below.to(tl.float32), 1, keep_dims=True)
-    return found, number
+        found += tl.where(below, OF(r), 0.0)
+        number += below.to(tl.float32)
+    return tl.sum(found, 1, keep_dims=True), tl.sum(number, 1, keep_dims=True)
 
 
 @triton.jit

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from gradspace.execution.batch_pairs import NO_PAIR
+from gradspace.execution.triton.launching import ceil
+
+QUERIES, CANDIDATES = 32, 256
+"""Ids that a program compares at a time."""
 
 
 class Slots(NamedTuple):
-    """Short ids, and the candidates that belong to each query."""
+    """Ids, and the candidates that belong to each query."""
 
     image_ids: Tensor
     text_ids: Tensor
@@ -24,6 +29,7 @@ class Slots(NamedTuple):
         return self.image_ids is self.text_ids
 
 
+@lru_cache(maxsize=16)
 def slots_by_position(count: int, device: torch.device) -> Slots:
     ids = torch.arange(count, dtype=torch.int32, device=device)
     return Slots(ids, ids, ids[:, None], ids[:, None])
@@ -34,18 +40,12 @@ def slots_of_ids(image_ids: Tensor, text_ids: Tensor, device: torch.device) -> S
     if not image_ids.is_cuda and _are_aligned(image_ids, text_ids):
         return slots_by_position(len(image_ids), device)
     image_ids, text_ids = (ids.to(device, non_blocking=True) for ids in (image_ids, text_ids))
-    texts, texts_of_images = _sorted(text_ids), _ranges(_sorted(text_ids), image_ids)
-    images_of_texts = _ranges(_sorted(image_ids), text_ids)
-    counts = [ranges.number.max() for ranges in (texts_of_images, images_of_texts)]
-    of_image, of_text = torch.stack(counts).tolist()
-    if not of_image:
+    sides = ((image_ids, text_ids), (text_ids, image_ids))
+    counts = torch.stack([_count(*side).max() for side in sides]).tolist()
+    if not counts[0]:
         raise ValueError(NO_PAIR)
-    return Slots(
-        texts_of_images.start.where(texts_of_images.number > 0, -1).int(),
-        torch.searchsorted(texts.ids, text_ids).int(),
-        _index(texts_of_images, of_image),
-        _index(images_of_texts, of_text),
-    )
+    index = [_fill(*side, count) for side, count in zip(sides, counts, strict=True)]
+    return Slots(image_ids, text_ids, index[0], index[1])
 
 
 def _are_aligned(image_ids: Tensor, text_ids: Tensor) -> bool:
@@ -53,31 +53,26 @@ def _are_aligned(image_ids: Tensor, text_ids: Tensor) -> bool:
     return torch.equal(image_ids, text_ids) and bool((image_ids[1:] > image_ids[:-1]).all())
 
 
-class _Sorted(NamedTuple):
-    ids: Tensor
-    order: Tensor
+def _count(query_ids: Tensor, candidate_ids: Tensor) -> Tensor:
+    from gradspace.execution.triton import query_kernels
+
+    counts = torch.empty_like(query_ids, dtype=torch.int32)
+    query_kernels.count_positives[(ceil(len(query_ids), QUERIES),)](
+        *(query_ids, candidate_ids, counts, len(query_ids), len(candidate_ids)),
+        QUERIES=QUERIES,
+        CANDIDATES=CANDIDATES,
+    )
+    return counts
 
 
-class _Ranges(NamedTuple):
-    """Where the candidates of every query are in their sorted order."""
+def _fill(query_ids: Tensor, candidate_ids: Tensor, num_slots: int) -> Tensor:
+    from gradspace.execution.triton import query_kernels
 
-    candidates: _Sorted
-    start: Tensor
-    number: Tensor
-
-
-def _sorted(ids: Tensor) -> _Sorted:
-    return _Sorted(*ids.sort(stable=True))
-
-
-def _ranges(candidates: _Sorted, queries: Tensor) -> _Ranges:
-    start = torch.searchsorted(candidates.ids, queries)
-    end = torch.searchsorted(candidates.ids, queries, right=True)
-    return _Ranges(candidates, start, end - start)
-
-
-def _index(ranges: _Ranges, num_slots: int) -> Tensor:
-    slot = torch.arange(num_slots, device=ranges.start.device)
-    at = (ranges.start[:, None] + slot).clamp(max=len(ranges.candidates.order) - 1)
-    used = slot < ranges.number[:, None]
-    return ranges.candidates.order[at].where(used, -1).int().contiguous()
+    index = torch.empty(len(query_ids), num_slots, dtype=torch.int32, device=query_ids.device)
+    query_kernels.fill_slots[(ceil(len(query_ids), QUERIES),)](
+        *(query_ids, candidate_ids, index, len(query_ids), len(candidate_ids)),
+        COUNT=num_slots,
+        QUERIES=QUERIES,
+        CANDIDATES=CANDIDATES,
+    )
+    return index

@@ -9,7 +9,8 @@ that are on it, once.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from functools import lru_cache
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -27,7 +28,7 @@ from gradspace.execution.triton.whole_rows import functions, reduce
 from gradspace.objectives.contract import Objective, Reduction
 from gradspace.objectives.statistics import Hardest, PositiveScores, Statistic
 
-MOST = 1 << 30
+MOST = 1 << 29
 """Scores up to which it is faster than lists of single weights and statistics put together."""
 MOST_BY_SLOT = 1 << 28
 """Where terms are given the positives' scores: their weights are in memory at once."""
@@ -130,10 +131,14 @@ def _sides(objective: Objective, inputs: Inputs, slots: Slots) -> Sides[_Side]:
 def _side(
     objective: Objective, scores: Tensor, index: Tensor, num_candidates: int, batch: Tensor
 ) -> _Side:
-    wanted = objective.statistics(_positive(scores, index, num_candidates, batch))
+    found = functions(objective)
+    if found is not None and found.fixed:
+        wanted = _fixed_statistics(_Same(objective), scores.device)
+    else:
+        wanted = objective.statistics(_positive(scores, index, num_candidates, batch))
     n, count = scores.shape
     sums = [one for one in wanted if not isinstance(one, Hardest)]
-    columns = [1 if one.shared else one.given.shape[1] for one in sums]
+    columns = [one.given.shape[1] for one in sums]
     return _Side(
         index,
         scores,
@@ -144,6 +149,26 @@ def _side(
         results=[scores.new_empty(n, c) for c in columns],
         slopes=[scores.new_empty(n, c) for c in columns],
     )
+
+
+class _Same(NamedTuple):
+    """An objective as itself, and not as what it equals."""
+
+    objective: Objective
+
+    def __hash__(self) -> int:
+        return id(self.objective)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self.objective is other.objective
+
+
+@lru_cache(maxsize=64)
+def _fixed_statistics(same: _Same, device: torch.device) -> tuple[Statistic, ...]:
+    """What an objective wants whatever the positives are, asked once."""
+    one = torch.zeros(1, 1, device=device)
+    positive = PositiveScores(one, one == 0, torch.ones_like(one, dtype=torch.long), one.flatten())
+    return same.objective.statistics(positive)
 
 
 def _positive(scores: Tensor, index: Tensor, num_candidates: int, batch: Tensor) -> PositiveScores:
@@ -180,14 +205,17 @@ def _values(
     pairs = [Wanted(a, b) for a, b in zip(images.wanted, texts.wanted, strict=True)]
     asked = [cast(Asked, one) for one in pairs if not isinstance(one.either, Hardest)]
     hardest = next((one for one in pairs if isinstance(one.either, Hardest)), Wanted(None, None))
-    givens = [given_of(one) for one in asked]
+    givens = [given_of(inputs, one) for one in asked]
     every = slice(0, inputs.n)
 
     def run(tile: Tile) -> tuple[Parts, Tile]:
-        return partial_results(tile, inputs, hardest, asked, givens, every, index=True), tile
+        return partial_results(
+            tile, inputs, hardest, asked, givens, every, index=hardest.row is not None
+        ), tile
 
     what = (inputs.rows.dtype, *(translated(one).term for one in asked))
-    parts, tile = on_a_tile_that_fits(inputs.tiles(launching.INDEXED), what, run)
+    wanted = launching.INDEXED if hardest.row else launching.STATISTICS
+    parts, tile = on_a_tile_that_fits(inputs.tiles(wanted), what, run)
     batch = images.scores.flatten()
     smallest = batch.amin() if found.asks_batch else batch
     of_queries = inputs.empty(2, inputs.n + inputs.m)
@@ -315,7 +343,7 @@ def _of_sums(
     if upstream is None:
         weights.zero_()
         return None
-    given = given_of(upstream.wanted)
+    given = given_of(inputs, upstream.wanted)
     what = (inputs.rows.dtype, translated(upstream.wanted).term)
     return on_a_tile_that_fits(
         inputs.tiles(launching.WEIGHTS),
