@@ -4,16 +4,16 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test quick check bench format clean
+.PHONY: demo test quick check bench format clean browser
 
 demo: .venv/installed-serve
 	$(BIN)/gradspace demo
 
-test: .venv/installed-dev .venv/browser
+test: .venv/installed-dev browser
 	$(BIN)/pytest -n auto
 
 # The tests that are not slow: no long training, no killed processes, few servers.
-quick: .venv/installed-dev .venv/browser
+quick: .venv/installed-dev browser
 	$(BIN)/pytest -n auto -m "not slow"
 
 check: .venv/installed-dev
@@ -31,7 +31,7 @@ bench: .venv/installed-bench
 # An extra is installed when its mark is older than what it was made from.
 .venv/installed: pyproject.toml constraints.txt
 	@echo "Setting up .venv (once, a few minutes)"
-	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip --version > /dev/null 2>&1 || $(PYTHON) -m venv .venv
 	@$(PIP) --editable .
 	@touch $@
 
@@ -39,13 +39,13 @@ bench: .venv/installed-bench
 	@$(PIP) --editable ".[$*]"
 	@touch $@
 
-# Tests of pages use Debian's Chromium, and are skipped where it cannot be installed.
-.venv/browser: .venv/installed
-	@command -v chromium chromedriver > /dev/null \
-	  || (apt-get -qq update && apt-get -qq install --yes --no-install-recommends \
-	      chromium chromium-driver fonts-dejavu-core > /dev/null) \
-	  || echo "Chromium cannot be installed here: tests of pages will be skipped"
-	@touch $@
+# Tests of pages use Debian's Chromium and its driver. Where these cannot be installed the tests are
+# skipped, as their last lines say, and the next run tries again.
+browser:
+	@{ command -v chromium && command -v chromedriver; } > /dev/null \
+	  || { apt-get -qq update && apt-get -qq install --yes --no-install-recommends \
+	      chromium chromium-driver fonts-dejavu-core > /dev/null; } \
+	  || echo "Chromium and its driver cannot be installed: the tests of pages will be skipped"
 
 clean:
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis src/*.egg-info

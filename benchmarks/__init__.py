@@ -15,10 +15,21 @@ processes.py    starts that process and reads its answer
 tables.py       tables for the terminal and in Markdown
 page.py         the page for the documentation
 
-On a machine with a CUDA device, without the peers: `python -m benchmarks.gpu`.
+On a machine with a CUDA device: `python -m benchmarks.gpu`.
 
 gpu.py          the command: measures in one process, writes JSON and docs/benchmarks-gpu.md
+gpu_batches.py  suite: 128 to 32,768 pairs, beside plain torch, torch.compile of it and PML
+plain.py        the same losses in plain torch, for one text per image
+gpu_compiling.py  torch.compile of these
+gpu_launches.py   suite: launches and synchronisations of a call, counted by the profiler
+gpu_training.py   suite: whole training steps, taken apart into model, objective and the rest
+random_training.py  trainers of the published models on random data
+step_parts.py   a step, its model alone and its objective alone
+gpu_steps.py    suite: training steps with negatives that were mined offline
+gpu_mining.py   suite: mining on a GPU
+gpu_cases.py    all suites; time and memory of large batches, up to 1,048,576 images
 gpu_accuracy.py how far every objective is from float64, in every precision
-gpu_cases.py    time and memory, up to 1,048,576 images
-gpu_page.py     what was found, as JSON, as tables and as a page
+gpu_timing.py   time and memory of a step
+gpu_results.py  what was found, as JSON
+gpu_page.py     what was found, as tables and as a page; gpu_batches_page.py, gpu_notes.py its parts
 """

@@ -84,3 +84,10 @@ def make_batch(case: Case, cosine: float, device: str = "cpu") -> Batch:
     text_ids = image_ids.repeat_interleave(case.captions)
     texts = normalize(cosine * images[text_ids] + sine * noise, dim=1)
     return Batch(images, texts, image_ids, text_ids)
+
+
+def bfloat16_batch(case: Case, cosine: float, device: str) -> Batch:
+    """Leaves that gradients are asked for, with ids on the same device."""
+    b = make_batch(case, cosine, device)
+    images, texts = (x.bfloat16().requires_grad_() for x in (b.images, b.texts))
+    return Batch(images, texts, b.image_ids, b.text_ids)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -12,6 +11,7 @@ from torch import Tensor
 import gradspace as gs
 from benchmarks.case import Batch, Case, make_batch
 from benchmarks.gpu_cases import DEVICE, no_fallback, reason
+from benchmarks.gpu_results import Accuracy
 from benchmarks.losses import COSINE
 from gradspace.execution.choice import Execution
 
@@ -22,20 +22,6 @@ DTYPES = {
     "tf32": torch.float32,
     "float16": torch.float16,
 }
-
-
-@dataclass(frozen=True)
-class Accuracy:
-    """||x - reference|| / ||reference|| of the value and of the worse of the two gradients."""
-
-    dtype: str
-    execution: str
-    objective: str
-    value_error: float = 0.0
-    gradient_error: float = 0.0
-    same_bits: bool = True
-    """Did a second run give exactly the same?"""
-    failure: str | None = None
 
 
 def accuracies(quick: bool) -> Iterator[Accuracy]:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from benchmarks.case import Batch, Case
+from benchmarks.gpu_timing import Step
 from benchmarks.mining import CAPTIONS, TOP_IMAGES, TOP_TEXTS
 from gradspace.mining import mine_exact
 from gradspace.mining.top import Precision
 from gradspace.scores.represented import Embeddings
 from gradspace.scores.tiles import blocks, tile_size
-
-Step = Callable[[], tuple[Tensor, ...]]
-"""Returns the mean score of all lists; the bare product returns nothing."""
 
 SUITE = "mining"
 TITLES = {
@@ -40,6 +38,7 @@ def cases(quick: bool) -> list[Case]:
 
 
 def prepare(case: Case, batch: Batch) -> Step:
+    """Returns the mean score of all lists; the bare product returns nothing."""
     images, texts = (x.detach() for x in (batch.images, batch.texts))
     if not images.is_cuda:
         images, texts = images.float(), texts.float()  # the precision that a CPU mines in

@@ -1,102 +1,36 @@
-"""What was found on a GPU: as JSON, as tables, and as a page for the documentation."""
+"""What was found on a GPU as tables, with findings and targets, and as a page of the documentation.
+
+The batches that most people train with come first, then whole training steps, then large batches.
+"""
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import replace
 from itertools import groupby
-from pathlib import Path
 
-from benchmarks import gpu_mining, gpu_steps, pairs
+from benchmarks import (
+    gpu_batches,
+    gpu_batches_page,
+    gpu_launches,
+    gpu_mining,
+    gpu_steps,
+    gpu_training,
+    pairs,
+)
 from benchmarks.case import Case, Measurement
-from benchmarks.gpu_accuracy import Accuracy
-from benchmarks.gpu_cases import COMPARED, OVER_ALL_NEGATIVES
-from benchmarks.tables import Table, gibibytes, milliseconds, seconds, time_ratio
+from benchmarks.gpu_cases import OVER_ALL_NEGATIVES
+from benchmarks.gpu_notes import notes
+from benchmarks.gpu_results import Accuracy, Results
+from benchmarks.tables import Table, gibibytes, milliseconds, seconds, three_digits, time_ratio
 
-ACCURACY = "accuracy"
 COMPARISONS = ("large", "larger", "largest", "captions")
 """Tables that set objectives beside the bare product."""
 
-NOTES = """
-## How it is measured
-
-Forward + backward to both sides' embeddings in one process. Time: the median of 3 runs (20 of the
-small batches, 1 of the largest) between two CUDA events, after one run that compiles the kernels.
-Memory: the peak that torch allocated above what was allocated before, the gradients included. The
-embeddings are random, in bfloat16 and of length 1, with a cosine of 0.3 between a text and its
-image; ids are integers on the GPU. The product is one `torch.mm` of the embeddings into bfloat16,
-timed just before the rows it is compared with; one that is larger than 131,072 x 131,072 is taken
-in parts, each into the same memory. Four products are what an objective over all negatives takes at
-the least: one forward, and backward the scores again and the gradients of both sides.
-
-"triton", "streamed" and "dense" are the executions of `RetrievalLoss`; "auto" is what it takes if
-nobody says. A "triton" row whose kernels do not compile fails, instead of being streamed.
-
-Mining takes embeddings on the GPU to lists in main memory. All its rows compute the same tiles, in
-bfloat16 with float32 results.
-
-Pair scores: the loop copies a caption for every image and builds its attended vectors, as the
-published codes do, in the same float32.
-
-Training steps: the median of 20, in bfloat16, with the drawing of the batch and the update of the
-weights, after 20 others; features lie on the GPU. VSRN has its caption decoder. A step with mined
-negatives embeds three times as many images and texts.
-"""
-
-
-@dataclass
-class Results:
-    """All that one run of the benchmarks found; part of it, if it was cut off."""
-
-    machine: dict[str, str]
-    """The command, the date, the device and versions."""
-    accuracy: list[Accuracy] = field(default_factory=list)
-    measured: dict[Case, Measurement] = field(default_factory=dict)
-    later: dict[str, dict[str, str]] = field(default_factory=dict)
-    """By part: the machine of those that were measured again, in a run of their own."""
-
-    def measure_again(self, parts: Iterable[str], machine: dict[str, str]) -> None:
-        """Forget parts, which that machine will measure."""
-        for part in parts:
-            self.later[part] = machine
-            for case in self.of(part):
-                del self.measured[case]
-            if part == ACCURACY:
-                self.accuracy.clear()
-
-    def save(self, path: Path) -> None:
-        """All or nothing: who is cut off while writing keeps what was there."""
-        cases = [{"case": asdict(c), "measured": asdict(m)} for c, m in self.measured.items()]
-        accuracy = [asdict(a) for a in self.accuracy]
-        content = {
-            "machine": self.machine,
-            "accuracy": accuracy,
-            "cases": cases,
-            "later": self.later,
-        }
-        unfinished = path.with_name(f"{path.name}.part")
-        unfinished.write_text(json.dumps(content, indent=1) + "\n")
-        os.replace(unfinished, path)
-
-    @staticmethod
-    def load(path: Path) -> Results:
-        content = json.loads(path.read_text())
-        return Results(
-            content["machine"],
-            [Accuracy(**a) for a in content["accuracy"]],
-            {Case(**c["case"]): Measurement(**c["measured"]) for c in content["cases"]},
-            content.get("later", {}),
-        )
-
-    def of(self, *suites: str) -> list[Case]:
-        return [case for case in self.measured if case.suite in suites]
-
-    def product(self, case: Case) -> Measurement:
-        """The bare product of that size."""
-        product = replace(case, who="product", what="product")
-        return self.measured.get(product, Measurement())
+RELATIVE, RELATIVE_TARGET = "-ms", 1.5
+"""Objectives that compare a pair with others of the batch; the target, times the product."""
+SAME = 0.001
+"""Relative difference of two values of one loss, but for the suite of batches."""
 
 
 def page(found: Results) -> str:
@@ -105,7 +39,7 @@ def page(found: Results) -> str:
         f"Written from a run of {_where(found.machine)}.",
         *(f"Part {part!r} is from a run of {_where(m)}." for part, m in found.later.items()),
         *(f"## {table.title}\n\n{table.markdown()}" for table in tables(found)),
-        NOTES.strip(),
+        notes(),
         _agreement(found),
     ]
     return "\n\n".join(parts) + "\n"
@@ -119,9 +53,13 @@ def _where(machine: dict[str, str]) -> str:
 
 def tables(found: Results) -> list[Table]:
     """Those that there are numbers for."""
-    made = [_accuracy_table(found.accuracy)]
+    made = gpu_batches_page.ratio_tables(found)
+    made += gpu_launches.tables(found)
+    made += gpu_training.tables(found)
+    made.append(_accuracy_table(found.accuracy))
     made += [_comparison(found, suite) for suite in COMPARISONS]
-    made += [_scaling(found), _small(found), _mining(found), _pairs(found), _steps(found)]
+    made += [_scaling(found), _mining(found), _pairs(found), _steps(found)]
+    made += gpu_batches_page.detail_tables(found)
     return [table for table in made if table.rows]
 
 
@@ -170,7 +108,32 @@ def _comparison(found: Results, suite: str) -> Table:
     cases = found.of(suite)
     columns = ["objective", "execution", "ms", "times the product", "times four products"]
     rows = [_comparison_row(case, found) for case in cases]
-    return Table(_size(cases[0]) if cases else "", [*columns, "extra GiB"], rows)
+    title = _size(cases[0]) if cases else ""
+    finding = _of_products(found, cases) if suite == "large" else ""
+    return Table(title, [*columns, "extra GiB"], rows, finding)
+
+
+def _of_products(found: Results, cases: list[Case]) -> str:
+    """How many products the relative objectives take, and the share of four of the others."""
+    times: dict[str, list[float]] = {RELATIVE: [], "": []}
+    for case in cases:
+        m, product = found.measured[case], found.product(case)
+        if m.seconds and product.seconds and case.who == "triton":
+            if case.what.endswith(RELATIVE):
+                times[RELATIVE].append(m.seconds / product.seconds)
+            elif case.what in OVER_ALL_NEGATIVES:
+                times[""].append(m.seconds / product.seconds / 4)
+    target = f"Target: at most {RELATIVE_TARGET} times the product for objectives in {RELATIVE}."
+    parts = [target]
+    if times[RELATIVE]:
+        parts.append(f"They take {_range(times[RELATIVE])} times.")
+    if times[""]:
+        parts.append(f"Those over all negatives take {_range(times[''])} times four products.")
+    return " ".join(parts)
+
+
+def _range(numbers: list[float]) -> str:
+    return f"{three_digits(min(numbers))} to {three_digits(max(numbers))}"
 
 
 def _size(case: Case) -> str:
@@ -203,19 +166,6 @@ def _scaling(found: Results) -> Table:
     ]
     columns = ["batch", "width", "ms", "times the product", "extra GiB"]
     return Table("Scaling: triplet-hard, triton", columns, rows)
-
-
-def _small(found: Results) -> Table:
-    """One row for every batch, one column for every objective and execution."""
-    cases = found.of("small")
-    asked = [(what, who) for what in COMPARED for who in ("dense", "auto")]
-    width = cases[0].width if cases else 0
-    rows = []
-    for size in sorted({case.images for case in cases}):
-        row = [Case("small", who, what, size, 1, width) for what, who in asked]
-        rows.append([f"{size:,}", *(milliseconds(found.measured.get(case)) for case in row)])
-    columns = ["batch", *(f"{what}, {who}, ms" for what, who in asked)]
-    return Table(f"Small batches, width {width:,}", columns, rows)
 
 
 def _mining(found: Results) -> Table:
@@ -269,22 +219,31 @@ def _steps(found: Results) -> Table:
 
 
 def _agreement(found: Results) -> str:
-    """Whether all executions of an objective found the same loss of the same batch."""
+    """Whether all who compute the same loss of the same batch found the same value."""
     different = disagreements(found)
     if not different:
-        return "All executions of an objective found the same loss of the same batch, to 0.1%."
-    return "Losses that differ by more than 0.1%: " + "; ".join(different) + "."
+        return (
+            "All who compute the same loss of the same batch found the same value: batches as said "
+            "above, others to 0.1%."
+        )
+    return "Values of one loss that differ: " + "; ".join(different) + "."
 
 
 def disagreements(found: Results) -> list[str]:
-    first: dict[tuple[str, int, int, int], tuple[str, float]] = {}
+    first: dict[Case, tuple[str, float]] = {}
     different = []
     for case, m in found.measured.items():
         if "loss" not in m.numbers:
             continue
-        same = (case.what, case.images, case.captions, case.width)
         loss = m.numbers["loss"]
-        who, other = first.setdefault(same, (case.who, loss))
-        if not abs(loss - other) <= 1e-3 * abs(other):
+        who, other = first.setdefault(replace(case, who=""), (case.who, loss))
+        if not abs(loss - other) <= _tolerance(case, other):
             different.append(f"{case.what}, {_size(case)}: {who} {other}, {case.who} {loss}")
     return different
+
+
+def _tolerance(case: Case, value: float) -> float:
+    if case.suite != gpu_batches.SUITE:
+        return SAME * abs(value)
+    share = gpu_batches.SAME_IN_PML if case.who == "pml" else gpu_batches.SAME
+    return share * abs(value) + gpu_batches.NOTHING

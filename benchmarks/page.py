@@ -61,8 +61,11 @@ in one process, in turns.
 1,024), captions of 8 to 15 words, forward + backward, with a loss whose gradient is constant. The
 objectives are timed alone, forward + backward to the embeddings: what they add to that step. COCOS
 is tracked every 100 steps by default, so that a step pays a hundredth of it. Loaders read their
-batches from files that the page cache holds. The backbone is that of transformers, with random
-weights, {PICTURES} photos at a time; `gradspace.processes` keeps what its layers free.
+batches from files that the page cache holds. A whole step is that of `gradspace train`, on features
+in memory, with captions of 6 to 14 words; the model alone does forward, backward from a constant
+gradient, clipping and the update, the objective alone forward and backward. What is neither is
+drawing the batch, tracking and the rest of the loop. The backbone is that of transformers, with
+random weights, {PICTURES} photos at a time; `gradspace.processes` keeps what its layers free.
 
 **Pair scores.** float32, width 1,024, captions of 8 to 16 words, forward + backward to the parts of
 both sides, one thread; the loop goes over the captions (`benchmarks/pairs.py`). Mean scores and

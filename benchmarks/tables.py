@@ -16,6 +16,8 @@ class Table:
     title: str
     columns: list[str]
     rows: list[list[str]]
+    finding: str = ""
+    """What the numbers say, beside what they should: a sentence or two before the table."""
 
     def for_terminal(self) -> rich.table.Table:
         import rich.table  # not on every machine with a GPU
@@ -30,7 +32,8 @@ class Table:
     def markdown(self) -> str:
         alignment = ["---", *["---:"] * (len(self.columns) - 1)]
         lines = [self.columns, alignment, *self.rows]
-        return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+        table = "\n".join("| " + " | ".join(line) + " |" for line in lines)
+        return f"{self.finding}\n\n{table}" if self.finding else table
 
 
 def three_digits(number: float) -> str:

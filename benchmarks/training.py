@@ -1,6 +1,7 @@
 """Suite: what an objective, its tracking and the loader cost beside a training step of VSE++.
 
-And what a backbone costs, with the memory of its layers given back and kept.
+Whole steps of VSE++ as well, taken apart into model, objective and the rest, and what a backbone
+costs, with the memory of its layers given back and kept.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import atexit
 import shutil
 import tempfile
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +21,14 @@ from transformers import ResNetConfig, ResNetModel
 
 import gradspace as gs
 from benchmarks.case import Call, Case, Measurement, Run
+from benchmarks.random_training import (
+    batches_forever,
+    feature_trainer,
+    model_table,
+    random_features,
+    temporary_run,
+)
+from benchmarks.step_parts import COLUMNS, PARTS, prepare_part, row
 from benchmarks.tables import Table, megabytes, milliseconds, time_ratio
 from gradspace.data.batches import training_batches
 from gradspace.data.captions import EncodedCaptions
@@ -43,6 +53,9 @@ LOADERS = {
 }
 BACKBONE = "ResNet-50 forward, 224 px"
 KEPT = f"{BACKBONE}, freed memory kept as on the command line"
+TRAINED = "VSE++"
+WHOLE_STEPS = ("triplet-hard", "circle/sigmoid-ms")
+"""Objectives of the steps that are taken apart; a case's `who` is the part."""
 NUM_WORDS = 8000
 BATCHES = 4
 """A loader is timed over so many batches, one of which fills its workers."""
@@ -52,10 +65,16 @@ def cases(quick: bool) -> list[Case]:
     batch, width = (4, 16) if quick else (128, 1024)
     steps = [CONSTANT, *(f"{name}, both ways" for name in OBJECTIVES), TRACKING]
     what = (*steps, *LOADERS, BACKBONE, KEPT)
-    return [Case("training", "ours", name, batch, 1, width) for name in what]
+    return [Case("training", "ours", name, batch, 1, width) for name in what] + [
+        Case("training", part, f"{TRAINED}, {objective}", batch, 1, width)
+        for objective in WHOLE_STEPS
+        for part in PARTS
+    ]
 
 
 def prepare(case: Case) -> Call:
+    if case.who in PARTS:
+        return Call(_part(case))
     if case.what in LOADERS:
         return Call(_loader(case, LOADERS[case.what]), share=BATCHES)
     torch.manual_seed(0)
@@ -67,6 +86,26 @@ def prepare(case: Case) -> Call:
         objective = gs.objective("circle/sigmoid-ms")
         return Call(lambda: _track(objective, scores, own))
     return Call(_constant_step(case) if case.what == CONSTANT else _objective(case))
+
+
+def _part(case: Case) -> Run:
+    """A whole step of training, as `gradspace train` makes it, or a part of it alone."""
+    trainer = feature_trainer(
+        random_features(TRAINED, "cpu"),
+        temporary_run(),
+        "cpu",
+        precision="float32",
+        model=model_table(TRAINED, case.width),
+        objective={"name": case.what.rpartition(", ")[2]},
+        training={"batch_size": case.images},
+    )
+    step = prepare_part(case.who, trainer, batches_forever(trainer), warm_up=1)
+
+    def run() -> dict[str, float]:
+        step()
+        return {}
+
+    return run
 
 
 def _constant_step(case: Case) -> Run:
@@ -185,6 +224,20 @@ def tables(measured: Mapping[Case, Measurement]) -> list[Table]:
     rows = [
         [case.what, milliseconds(m), time_ratio(m, step), megabytes(m)]
         for case, m in measured.items()
+        if case.who not in PARTS
     ]
     columns = [f"batch of {size}", "ms", "times the constant step", "extra MB"]
-    return [Table("Training: the objective and the loader beside the model", columns, rows)]
+    return [
+        Table("Training: the objective and the loader beside the model", columns, rows),
+        _whole_steps(measured),
+    ]
+
+
+def _whole_steps(measured: Mapping[Case, Measurement]) -> Table:
+    steps = [case for case in measured if case.who == "step"]
+    rows = [
+        [case.what, str(case.images), *row([measured[replace(case, who=part)] for part in PARTS])]
+        for case in steps
+    ]
+    columns = ["model, objective", "pairs", *COLUMNS]
+    return Table("Training: whole steps on pooled features, float32", columns, rows)

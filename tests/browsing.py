@@ -14,7 +14,8 @@ from selenium.webdriver.chrome.service import Service
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 NEEDS_A_BROWSER = pytest.mark.skipif(
-    not (CHROMIUM and DRIVER), reason="needs chromium and chromedriver on the PATH"
+    not (CHROMIUM and DRIVER),
+    reason="needs chromium and chromedriver on the PATH: apt-get install chromium chromium-driver",
 )
 FLAGS = (
     "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --hide-scrollbars "

@@ -14,6 +14,7 @@ if not torch.cuda.is_available():  # Triton then runs its kernels in Python
 import pytest
 from hypothesis import settings
 from samples import NAMES, Batch, random_batch
+from skipped import pytest_terminal_summary as pytest_terminal_summary
 
 # The same examples in every run: a change that fails is the change's fault.
 settings.register_profile("steady", derandomize=True)

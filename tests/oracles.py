@@ -7,7 +7,9 @@ A score matrix is a list of rows, `positive[q][j]` says whether candidate j belo
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import statistics
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 Matrix = list[list[float]]
 Mask = list[list[bool]]
@@ -151,60 +153,85 @@ LOSSES: dict[str, Callable[..., float]] = {
 }
 
 
+T = TypeVar("T")
+
+
+def loop_of(table: Mapping[str, T], name: str) -> T:
+    """What is registered needs a loop here before it is taken for right."""
+    assert name in table, f"{name!r} has no plain loop: add one to tests/oracles.py, by its name"
+    return table[name]
+
+
 def loss_values(name: str, scores: Matrix, mask: Mask, **parameters: float | None) -> list[float]:
     """The value of every query; 0 for a query that has no positive."""
     values = []
     for row, row_mask in zip(scores, mask, strict=True):
         pos, neg = split(row, row_mask)
-        values.append(LOSSES[name](pos, neg, **parameters) if pos else 0.0)
+        values.append(loop_of(LOSSES, name)(pos, neg, **parameters) if pos else 0.0)
     return values
 
 
 # --- GOAL: the weights of every candidate -------------------------------------------------------
 
 
-def triplet_weight(
-    kind: str,
-    p: float,
-    n: float,
-    margin: float | None = 0.2,
-    scale: float = 10.0,
-    offset: float = 1.0,
-) -> float:
-    """GOAL eq. 5, 7 and 8."""
-    if kind == "constant":
-        return 1.0 if margin is None or margin + n - p > 0 else 0.0
-    if kind == "nca":
-        return 1 / (1 + math.exp(scale * (p - n)))
-    assert kind == "circle"
-    return 1 / (1 + math.exp(scale * (p * (2 - p) - n**2 - offset)))
+def constant_triplet(p: float, n: float) -> float:
+    """GOAL eq. 5."""
+    return 1.0 if 0.2 + n - p > 0 else 0.0
 
 
-def pair_weights(
-    kind: str,
-    p: float,
-    n: float,
-    set_p: list[float],
-    set_n: list[float],
-    alpha: float = 2.0,
-    beta: float = 10.0,
-    base: float = 0.5,
-) -> tuple[float, float]:
-    """GOAL eq. 9 to 13; an empty set is neutral."""
-    if kind == "constant":
-        return 1.0, 1.0
-    if kind == "linear":
-        return 1 - p, max(n, 0.0)
-    if kind == "sigmoid":
-        return 1 / (1 + math.exp(alpha * (p - base))), 1 / (1 + math.exp(-beta * (n - base)))
-    if kind == "linear-ms":
-        m_p = sum(p - r for r in set_p) / len(set_p) if set_p else 0.0
-        m_n = sum(n - r for r in set_n) / len(set_n) if set_n else 0.0
-        return (1 - m_p) * (1 - p), (1 + m_n) * max(n, 0.0)
-    assert kind == "sigmoid-ms"
-    m_p = sum(math.exp(alpha * (p - r)) for r in set_p) / len(set_p) if set_p else 1.0
-    m_n = sum(math.exp(-beta * (n - r)) for r in set_n) / len(set_n) if set_n else 1.0
-    return 1 / (m_p + math.exp(alpha * (p - base))), 1 / (m_n + math.exp(-beta * (n - base)))
+def nca(p: float, n: float) -> float:
+    """GOAL eq. 7."""
+    return 1 / (1 + math.exp(10 * (p - n)))
+
+
+def circle_triplet(p: float, n: float) -> float:
+    """GOAL eq. 8, with an offset of 1."""
+    return 1 / (1 + math.exp(10 * (p * (2 - p) - n**2 - 1)))
+
+
+TRIPLET_WEIGHTS: dict[str, Callable[[float, float], float]] = {
+    "constant": constant_triplet,
+    "nca": nca,
+    "circle": circle_triplet,
+}
+
+
+def constant_pair(p: float, n: float, *_: list[float]) -> tuple[float, float]:
+    return 1.0, 1.0
+
+
+def linear(p: float, n: float, *_: list[float]) -> tuple[float, float]:
+    """GOAL eq. 9."""
+    return 1 - p, max(n, 0.0)
+
+
+def sigmoid(p: float, n: float, *_: list[float]) -> tuple[float, float]:
+    """GOAL eq. 10."""
+    return 1 / (1 + math.exp(2 * (p - 0.5))), 1 / (1 + math.exp(-10 * (n - 0.5)))
+
+
+def linear_ms(p: float, n: float, set_p: list[float], set_n: list[float]) -> tuple[float, float]:
+    """GOAL eq. 11 and 13."""
+    m_p = sum(p - r for r in set_p) / len(set_p) if set_p else 0.0
+    m_n = sum(n - r for r in set_n) / len(set_n) if set_n else 0.0
+    return (1 - m_p) * (1 - p), (1 + m_n) * max(n, 0.0)
+
+
+def sigmoid_ms(p: float, n: float, set_p: list[float], set_n: list[float]) -> tuple[float, float]:
+    """GOAL eq. 11 and 12."""
+    m_p = sum(math.exp(2 * (p - r)) for r in set_p) / len(set_p) if set_p else 1.0
+    m_n = sum(math.exp(-10 * (n - r)) for r in set_n) / len(set_n) if set_n else 1.0
+    return 1 / (m_p + math.exp(2 * (p - 0.5))), 1 / (m_n + math.exp(-10 * (n - 0.5)))
+
+
+PAIR_WEIGHTS: dict[str, Callable[..., tuple[float, float]]] = {
+    "constant": constant_pair,
+    "linear": linear,
+    "sigmoid": sigmoid,
+    "linear-ms": linear_ms,
+    "sigmoid-ms": sigmoid_ms,
+}
+"""Of p, n, and the sets of the relative terms; an empty set is neutral."""
 
 
 def goal_weights(name: str, scores: Matrix, mask: Mask, epsilon: float = 0.1) -> Matrix:
@@ -223,8 +250,8 @@ def goal_weights(name: str, scores: Matrix, mask: Mask, epsilon: float = 0.1) ->
         set_n = [
             scores[q][j] for j in negatives if j != hardest and scores[q][j] >= smallest - epsilon
         ]
-        weight = triplet_weight(t_kind, p, n)
-        weight_p, weight_n = pair_weights(p_kind, p, n, set_p, set_n)
+        weight = loop_of(TRIPLET_WEIGHTS, t_kind)(p, n)
+        weight_p, weight_n = loop_of(PAIR_WEIGHTS, p_kind)(p, n, set_p, set_n)
         weights[q][i] -= weight * weight_p
         weights[q][hardest] += weight * weight_n
     return weights
@@ -257,6 +284,36 @@ def best_rank(row: list[float], mask: list[bool]) -> float:
     in_order = sorted([*neg, best], reverse=True)
     places = [place for place, score in enumerate(in_order, start=1) if score == best]
     return sum(places) / len(places)
+
+
+def ranked_queries(scores: Matrix, mask: Mask) -> list[tuple[list[float], list[bool]]]:
+    """The queries that have a positive."""
+    return [(row, own) for row, own in zip(scores, mask, strict=True) if any(own)]
+
+
+def median_rank(scores: Matrix, mask: Mask) -> float:
+    return statistics.median(best_rank(*query) for query in ranked_queries(scores, mask))
+
+
+def mean_rank(scores: Matrix, mask: Mask) -> float:
+    return statistics.mean(best_rank(*query) for query in ranked_queries(scores, mask))
+
+
+def map_at_5(scores: Matrix, mask: Mask, over: str = "positives") -> float:
+    queries = ranked_queries(scores, mask)
+    return statistics.mean(average_precision(*query, 5, over) for query in queries)
+
+
+def map_at_5_found(scores: Matrix, mask: Mask) -> float:
+    return map_at_5(scores, mask, "found")
+
+
+METRICS: dict[str, Callable[[Matrix, Mask], float]] = {
+    "median rank": median_rank,
+    "mean rank": mean_rank,
+    "mAP@5": map_at_5,
+    "mAP@5 found": map_at_5_found,
+}
 
 
 def average_precision(row: list[float], mask: list[bool], k: int, over: str = "positives") -> float:

@@ -12,6 +12,8 @@ from samples import Batch
 from small_runs import open_data, small_recipe
 
 import gradspace as gs
+from benchmarks.case import Case
+from benchmarks.gpu_launches import IDS, MOST_LAUNCHES, SUITE, call, count
 
 pytestmark = [
     pytest.mark.gpu,
@@ -83,3 +85,11 @@ def test_executions(name: str, execution: Any, dtype: torch.dtype) -> None:
         assert (got.double() - wanted).norm() <= rounding * wanted.norm()
     for first, second in zip(found, outcome(loss, batch), strict=True):
         assert torch.equal(first, second)
+
+
+@pytest.mark.parametrize("ids", IDS)
+def test_a_call_launches_little_and_waits_for_nothing(name: str, ids: str) -> None:
+    """At a batch that most people train with, a loss costs what its launches cost."""
+    found = count(call(Case(SUITE, ids, name, 512, 1, 512), "cuda"))
+    assert found.synchronisations == 0
+    assert found.launches <= MOST_LAUNCHES

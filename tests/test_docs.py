@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gradspace.cli import app
+from gradspace.comparison.builtin import builtin_file
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -31,7 +32,7 @@ def test_python_blocks_run(page: Path, tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         cwd=tmp_path,
-        timeout=120,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr
 
@@ -53,6 +54,12 @@ def test_documented_commands_exist() -> None:
         shown = CliRunner().invoke(app, [*path, "--help"], env={"COLUMNS": "200"})
         assert shown.exit_code == 0, words
         assert all(option in shown.output for option in options), words
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_documented_comparisons_come_with_gradspace(page: Path) -> None:
+    for name in re.findall(r"gradspace compare ([a-z][^ `\n]*)", page.read_text()):
+        assert name.endswith(".toml") or builtin_file(name), name
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

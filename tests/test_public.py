@@ -96,11 +96,10 @@ def test_a_model_that_scores_pairs(tmp_path: Path) -> None:
 
 
 def test_compare(tmp_path: Path) -> None:
-    recipe = Path(__file__).parents[1] / "recipes" / "icr-table1.toml"
     only = ["objective=nt-xent", "model=VSE++"]
     small = [f"data.{key}={DATA[key]}" for key in ("num_train", "num_dev", "num_test")]
     done = gs.compare(
-        recipe,
+        "icr-table1",
         "scenes",
         seeds=1,
         only=only,

@@ -8,14 +8,13 @@ import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
+from gradspace.comparison.builtin import FOLDER
 from gradspace.comparison.grid import cells, on_data
 from gradspace.comparison.recipe import Comparison, load_comparison
 
-FOLDER = Path(__file__).parent.parent / "recipes"
 RECIPES = {path.stem: path for path in sorted(FOLDER.rglob("*.toml"))}
 TABLES = {path.stem: path for path in sorted(FOLDER.glob("*.csv"))}
 PAPER_TABLES = [
@@ -126,6 +125,7 @@ def rows(name: str) -> Iterator[tuple[str, Mapping[str, float]]]:
         yield row, means
 
 
+@functools.cache
 def recipe(name: str) -> Comparison:
     return load_comparison(RECIPES[name])[0]
 
@@ -144,26 +144,20 @@ def wanted(comparison: Comparison) -> set[tuple[str, str, str]]:
     }
 
 
-each_table = pytest.mark.parametrize("name", TABLES)
-each_recipe = pytest.mark.parametrize("name", RECIPES)
-
-
 def test_every_table_has_a_recipe_and_its_numbers() -> None:
     assert set(TABLES) == set(PAPER_TABLES)
     assert set(RECIPES) == {*PAPER_TABLES, "aoq-figure1", *BEYOND}
 
 
-@each_recipe
-def test_recipe_says_what_it_is(name: str) -> None:
+def says_what_it_is(name: str) -> None:
     found = recipe(name)
     assert found.title
     assert found.paper
-    assert found.published == (TABLES[name].name if name in TABLES else None)
+    assert found.published == (str(TABLES[name]) if name in TABLES else None)
     assert RECIPES[name].read_text(encoding="utf-8").startswith("# ")
 
 
-@each_recipe
-def test_needs_are_the_files_and_networks_of_the_recipe(name: str) -> None:
+def needs_are_its_files_and_networks(name: str) -> None:
     found = recipe(name)
     data = [table for inputs in found.datasets.values() for table in inputs.values()]
     models = [model.model for model in found.models.values()]
@@ -173,16 +167,14 @@ def test_needs_are_the_files_and_networks_of_the_recipe(name: str) -> None:
     assert all(len(sentence.split()) > 5 for sentence in found.needs.values())
 
 
-@each_recipe
-def test_the_grid_can_be_run_on_other_data(name: str) -> None:
+def can_be_run_on_other_data(name: str) -> None:
     asked = recipe(name)
     small = cells(on_data(asked, "scenes")[0], name, small=True)
     assert {cell.dataset for cell in small} == {"scenes"}
     assert {cell.objective for cell in small} <= {cell.objective for cell in cells(asked, name)}
 
 
-@each_recipe
-def test_a_label_means_the_same_in_every_recipe_that_shares_runs(name: str) -> None:
+def labels_mean_the_same_in_every_recipe_that_shares_runs(name: str) -> None:
     """Runs are found by their labels: a recipe adds to the one it extends and changes nothing."""
     own, root = recipe(name), load_comparison(RECIPES[name])[1]
     below = recipe(root.stem)
@@ -191,15 +183,13 @@ def test_a_label_means_the_same_in_every_recipe_that_shares_runs(name: str) -> N
     assert (own.recipe, own.exceptions) == (below.recipe, below.exceptions)
 
 
-@each_table
-def test_metrics_and_notes_are_known(name: str) -> None:
+def metrics_and_notes_are_known(name: str) -> None:
     assert {number.metric for number in numbers(name)} <= METRICS
     assert {number.metric for number in numbers(name)} == set(recipe(name).metrics)
     assert {number.note for number in numbers(name)} <= set(NOTES)
 
 
-@each_table
-def test_cells_are_those_of_the_recipe(name: str) -> None:
+def cells_are_those_of_the_recipe(name: str) -> None:
     comparison = recipe(name)
     published = {
         (dataset, model, objective.partition(" ")[0])
@@ -212,14 +202,12 @@ def test_cells_are_those_of_the_recipe(name: str) -> None:
     assert bool(quoted) == (name == "goal-table6")
 
 
-@each_table
-def test_no_number_is_there_twice(name: str) -> None:
+def no_number_is_there_twice(name: str) -> None:
     keys = [(number.cell, number.metric) for number in numbers(name)]
     assert len(set(keys)) == len(keys)
 
 
-@each_table
-def test_numbers_are_possible(name: str) -> None:
+def numbers_are_possible(name: str) -> None:
     for number in numbers(name):
         kind = number.metric.partition(" ")[2]
         highest = {"average": 100.0, "mAP@5 found": 1.0, "W-": 1.0, "W+": 1.0}.get(kind, 1e3)
@@ -227,12 +215,28 @@ def test_numbers_are_possible(name: str) -> None:
         assert number.std is None or 0 <= number.std <= max(5.0, number.mean / 2), number
 
 
-@each_table
-def test_recalls_rise_with_k(name: str) -> None:
+def recalls_rise_with_k(name: str) -> None:
     for row, means in rows(name):
         for way in WAYS:
             recalls = [means[key] for k in (1, 5, 10) if (key := f"{way} R@{k}") in means]
             assert recalls == sorted(recalls), row
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_recipe(name: str) -> None:
+    says_what_it_is(name)
+    needs_are_its_files_and_networks(name)
+    can_be_run_on_other_data(name)
+    labels_mean_the_same_in_every_recipe_that_shares_runs(name)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_table(name: str) -> None:
+    metrics_and_notes_are_known(name)
+    cells_are_those_of_the_recipe(name)
+    no_number_is_there_twice(name)
+    numbers_are_possible(name)
+    recalls_rise_with_k(name)
 
 
 def test_sums_and_averages_of_recalls() -> None:

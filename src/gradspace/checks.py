@@ -67,7 +67,7 @@ def check_embeddings(
             raise ValueError(
                 f"{name} must be floating point, got {embeddings.dtype}; convert with .float()"
             )
-        if not len(embeddings) and not may_be_empty:
+        if not embeddings.shape[0] and not may_be_empty:
             raise ValueError(f"{name} is empty: at least one row is needed")
     if images.shape[1] != texts.shape[1]:
         raise ValueError(

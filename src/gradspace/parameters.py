@@ -6,6 +6,7 @@ import difflib
 import inspect
 import typing
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields, is_dataclass, replace
 from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -17,14 +18,44 @@ Flag = Annotated[bool, Field(strict=True)]
 
 
 def parameters_of(*callables: Callable[..., Any]) -> dict[str, tuple[Any, Any]]:
-    """Name -> (type, default) of every parameter with a default, of functions or dataclasses."""
+    """Name -> (type, default) of every parameter with a default, of functions or dataclasses.
+
+    Where the default is a dataclass, its fields are the parameters.
+    """
     found: dict[str, tuple[Any, Any]] = {}
     for function in callables:
         hints = typing.get_type_hints(function, include_extras=True)
-        for name, parameter in inspect.signature(function).parameters.items():
-            if parameter.default is not parameter.empty:
-                found.setdefault(name, (hints.get(name, Any), parameter.default))
+        for name, default in _defaults(function).items():
+            if _is_group(default):
+                types = typing.get_type_hints(type(default), include_extras=True)
+                for field in fields(default):
+                    found.setdefault(field.name, (types[field.name], getattr(default, field.name)))
+            else:
+                found.setdefault(name, (hints.get(name, Any), default))
     return found
+
+
+def arguments_of(function: Callable[..., Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments to call a function with, from values of all its parameters by name."""
+    return {
+        name: replace(default, **{field.name: values[field.name] for field in fields(default)})
+        if _is_group(default)
+        else values[name]
+        for name, default in _defaults(function).items()
+    }
+
+
+def _defaults(function: Callable[..., Any]) -> dict[str, Any]:
+    return {
+        name: parameter.default
+        for name, parameter in inspect.signature(function).parameters.items()
+        if parameter.default is not parameter.empty
+    }
+
+
+def _is_group(default: Any) -> bool:
+    """Is it a dataclass, of several parameters that belong together?"""
+    return is_dataclass(default) and not isinstance(default, type)
 
 
 def checked(

@@ -17,7 +17,7 @@ def test_surfaces_are_the_triplet_weights(kind: str) -> None:
     p, n = torch.tensor([0.1, 0.5, 0.9]).double(), torch.tensor([0.4, 0.2, 0.8]).double()
     found = triplet_surface(gs.objective(f"{kind}/constant"), p, n)
     expected = [
-        oracles.triplet_weight(kind, a, b) for a, b in zip(p.tolist(), n.tolist(), strict=True)
+        oracles.TRIPLET_WEIGHTS[kind](a, b) for a, b in zip(p.tolist(), n.tolist(), strict=True)
     ]
     assert found.tolist() == pytest.approx(expected)
 

@@ -18,8 +18,9 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from benchmarks import gpu, gpu_accuracy, gpu_cases, gpu_mining, gpu_steps
 from benchmarks.case import Case, Measurement
-from benchmarks.gpu_accuracy import Accuracy
-from benchmarks.gpu_page import Results, disagreements, page
+from benchmarks.gpu_page import disagreements, page
+from benchmarks.gpu_results import Accuracy, Results, Selection
+from benchmarks.gpu_timing import Step
 
 PRODUCT = Case("large", "product", "product", 512, 1, 64)
 HARD = replace(PRODUCT, who="triton", what="triplet-hard")
@@ -40,14 +41,11 @@ def small_results() -> Results:
         Accuracy("bfloat16", "triton", "triplet", 2e-5, 1e-3, same_bits=False),
         Accuracy("bfloat16", "streamed", "circle", failure="out of memory"),
     ]
-    small = [Case("small", who, "nt-xent", 128, 1, 32) for who in ("dense", "auto")]
     measured = {
         PRODUCT: Measurement(0.010, 0.010, 0.0),
         HARD: Measurement(0.015, 0.015, 2**30 / 1e6, numbers={"loss": 1.0}),
         NT_XENT: Measurement(0.044, 0.044, 2**29 / 1e6, numbers={"loss": 2.0}),
         DENSE: Measurement(failure="out of memory"),
-        small[0]: Measurement(0.001, 0.001, 1),
-        small[1]: Measurement(0.002, 0.002, 1),
     }
     return Results(machine, accuracy, measured)
 
@@ -67,7 +65,6 @@ def test_page_is_made_from_json(tmp_path: Path) -> None:
         "| nt-xent | triton | 44.0 | 4.40 | 1.10 | 0.50 |",
         "| nt-xent | dense | out of memory | - | - | - |",
         "| 512 | 64 | 15.0 | 1.50 | 1.00 |",
-        "| 128 | - | - | 1.00 | 2.00 |",
     ):
         assert line in lines
 
@@ -81,7 +78,7 @@ def test_a_part_that_is_measured_later_joins_the_others(tmp_path: Path) -> None:
     small_results().save(json)
     for date in ("tomorrow", "then"):
         machine = {**small_results().machine, "date": date}
-        found = gpu._found_before(machine, ["mining"], json)
+        found = gpu._found_before(machine, Selection(("mining",)), json)
         assert not found.of("mining")
         for case, times in zip(MINING, (0.2, 3.4, 0.8), strict=True):
             found.measured[case] = Measurement(times, times, 2**31 / 1e6)
@@ -99,8 +96,8 @@ def test_a_part_that_is_measured_later_joins_the_others(tmp_path: Path) -> None:
         "| gradspace mine_exact, own ones left out | 0.80 | 4.00 | 2.00 |",
     ):
         assert line in lines
-    assert gpu._found_before(machine, None, json) == Results(machine)
-    assert not gpu._found_before(machine, ["accuracy"], json).accuracy
+    assert gpu._found_before(machine, Selection(gpu.PARTS), json) == Results(machine)
+    assert not gpu._found_before(machine, Selection(("accuracy",)), json).accuracy
 
 
 def test_mining_finds_the_same_lists_either_way(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,7 +150,7 @@ def test_steps_are_compared_with_those_without_mined_negatives() -> None:
 
 def test_page_says_which_losses_differ() -> None:
     found = small_results()
-    assert "the same loss of the same batch" in page(found)
+    assert "the same loss of the same batch found the same value" in page(found)
     found.measured[DENSE] = Measurement(1, 1, 1, numbers={"loss": 2.1})
     (difference,) = disagreements(found)
     assert difference == "nt-xent, 512 images x 512 texts, width 64: triton 2.0, dense 2.1"
@@ -173,7 +170,7 @@ def test_every_product_is_measured_once_and_before_what_is_compared_with_it() ->
     asked = gpu_cases.cases(quick=False)
     assert len(set(asked)) == len(asked)
     for place, case in enumerate(asked):
-        if case.suite not in ("small", "pairs", "steps"):
+        if case.suite not in (*gpu_cases.MEASURED_BY, "pairs", "steps"):
             assert asked.index(replace(case, who="product", what="product")) <= place
 
 
@@ -188,7 +185,7 @@ def test_every_execution_can_be_prepared(who: str, monkeypatch: pytest.MonkeyPat
 @pytest.mark.slow
 def test_a_case_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(error: Exception) -> Measurement:
-        def prepare(case: Case) -> gpu_cases.Step:
+        def prepare(case: Case) -> Step:
             raise error
 
         monkeypatch.setattr(gpu_cases, "prepare", prepare)

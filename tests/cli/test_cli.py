@@ -63,7 +63,11 @@ def test_objectives_are_listed() -> None:
     assert {info["name"] for info in json.loads(shown.stdout)} == {
         o.name for o in gs.list_objectives()
     }
-    assert "GOAL eq. 8" in here("analyse", "objectives").stdout
+    assert {info["reduction"] for info in json.loads(shown.stdout)} == {"sum", "mean"}
+    told = here("analyse", "objectives").stdout
+    assert "GOAL eq. 8" in told
+    assert "Yi et al. 2014, eq. 10; GOAL eq. 11; mean over the queries" in told
+    assert told.splitlines()[-1].startswith("Sums and means are as published. They make gradients")
 
 
 @pytest.mark.slow

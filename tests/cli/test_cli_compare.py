@@ -16,13 +16,13 @@ from small_runs import train_small
 from typer.testing import CliRunner
 
 from gradspace.cli import app
+from gradspace.comparison.builtin import list_builtin
 from gradspace.comparison.compare import gather
 from gradspace.comparison.results import load_table
 from gradspace.runs import finish
 from gradspace.runs.recipe import make_recipe, read_toml
 from gradspace.runs.results import RunResults, results_of
 
-ROOT = Path(__file__).parents[2]
 STUDY = """
 title = "Margins"
 seeds = 1
@@ -49,24 +49,36 @@ def run(*arguments: str | Path) -> str:
     return done.output
 
 
-@pytest.mark.parametrize("recipe", ["icr-table1", "goal-table3", "goal-table5", "aoq-table1"])
+def test_built_in_comparisons_are_listed_with_their_titles() -> None:
+    lines = run("compare", "--list").splitlines()
+    assert len(lines) == len(list_builtin())
+    [line] = [line for line in lines if line.startswith("icr-table1 ")]
+    assert line.endswith("  ICR Table 1: four losses on VSE++ and VSRN")
+    assert json.loads(run("compare", "--list", "--json"))[0]["name"] == lines[0].split()[0]
+    with pytest.raises(ValueError, match=r"expected a comparison: .* `gradspace compare --list`"):
+        run("compare")
+
+
+@pytest.mark.parametrize(
+    "recipe", ["icr-table1", "flickr8k/goal", "goal-table3", "goal-table5", "aoq-table1"]
+)
 def test_check_says_what_is_missing_and_where_it_goes(recipe: str, tmp_path: Path) -> None:
-    done = CliRunner().invoke(app, ["compare", f"{ROOT}/recipes/{recipe}.toml", "--check"])
+    done = CliRunner().invoke(app, ["compare", recipe, "--check"])
     assert done.exit_code == 1
     assert "missing" in done.output
-    needs = json.loads(run("compare", f"{ROOT}/recipes/{recipe}.toml", "--check", "--json"))
+    needs = json.loads(run("compare", recipe, "--check", "--json"))
     assert all(need["about"] for need in needs), "every need has a sentence"
-    assert run("compare", f"{ROOT}/recipes/{recipe}.toml", "--data", "scenes", "--check").endswith(
+    assert run("compare", recipe, "--data", "scenes", "--check").endswith(
         f"nothing is missing; paths are relative to {Path.cwd()}\n"
     )
 
 
 def test_nothing_is_trained_while_files_are_missing(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"needs data/flickr30k.*and 5 more are missing.*--check"):
-        run("compare", ROOT / "recipes/icr-table1.toml", "--out", tmp_path / "out")
+        run("compare", "icr-table1", "--out", tmp_path / "out")
     assert not (tmp_path / "out").exists()
     with pytest.raises(ValueError, match="nowhere does not exist"):
-        run("compare", ROOT / "recipes/icr-table1.toml", "--data", tmp_path / "nowhere")
+        run("compare", "icr-table1", "--data", tmp_path / "nowhere")
 
 
 @pytest.mark.slow

@@ -121,3 +121,11 @@ def test_flips_against_a_loop() -> None:
             assert found.neither.tolist() == kinds["neither"]
     with pytest.raises(ValueError, match="different test sets"):
         find_flips(first, random_results(1, num_images=24))
+
+
+def test_a_number_that_was_not_measured_says_where_to_measure_it() -> None:
+    """As of a run that was evaluated before there was the metric."""
+    old = entry("triplet", 0, {"i2t": np.ones(2), "t2i": np.ones(10)})
+    for metric, file in (("i2t mean rank", "test.parquet"), ("seconds per batch", "analysis.json")):
+        with pytest.raises(ValueError, match=rf"triplet.*: delete runs/triplet/0/{file}, and it"):
+            old.value(metric)

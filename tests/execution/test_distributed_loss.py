@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from embedded import Embedded, Outcome, embedded, outcome
 from safetensors.torch import load_file, save_file
-from samples import NAMES
+from samples import STATISTICS
 from several import together
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -51,7 +51,7 @@ def put_together(folder: Path, number: int, name: str) -> Outcome:
 def write_losses(folder: Path, options: Sequence[dict[str, Any]]) -> None:
     found = {}
     for number, option in enumerate(options):
-        for name in NAMES:
+        for name in STATISTICS:
             loss = gs.RetrievalLoss(name, **option)
             for seed in (0, 1) if "memory" in option else (0,):
                 result = outcome(loss, own_part(embedded(seed=seed)), scale=2.5)
@@ -69,15 +69,16 @@ OPTIONS: list[dict[str, Any]] = [
 
 @pytest.fixture(scope="module", params=[2, 4])
 def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Every objective with every option, in so many processes."""
+    """Every statistic with every option, in so many processes."""
     folder = tmp_path_factory.mktemp("losses")
     together(request.param, write_losses, folder, OPTIONS)
     return folder, request.param
 
 
 @pytest.mark.parametrize("number", range(len(OPTIONS)), ids=["sum", "mean", "memory"])
+@pytest.mark.parametrize("name", STATISTICS)
 @pytest.mark.slow
-def test_every_objective(found: Any, number: int, name: str) -> None:
+def test_every_statistic(found: Any, number: int, name: str) -> None:
     loss = gs.RetrievalLoss(name, execution="streamed", **OPTIONS[number])
     for seed in (0, 1) if "memory" in OPTIONS[number] else (0,):
         expected = outcome(loss, embedded(seed=seed), scale=2.5)

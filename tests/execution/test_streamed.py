@@ -8,13 +8,13 @@ from typing import Any, ClassVar
 import pytest
 import torch
 from embedded import Embedded, embedded, outcome
+from samples import STATISTICS
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import gradspace as gs
 from gradspace.execution import choice, streamed
 from gradspace.execution.block import Block, HardestNegatives, Wanted
-from gradspace.execution.choice import Execution
 from gradspace.execution.streamed import Streamed
 from gradspace.objectives import Objective
 from gradspace.objectives.contract import Reduction
@@ -32,6 +32,7 @@ def test_every_objective_is_exact(name: str, tile: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", STATISTICS)
 def test_blocks_within_tiles(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiles of several blocks of candidates, whole and cut off."""
     monkeypatch.setitem(streamed.BLOCK, "cpu", 4)
@@ -43,6 +44,7 @@ def test_blocks_within_tiles(name: str, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize("length", [0.1, 2.5])
+@pytest.mark.parametrize("name", STATISTICS)
 def test_scores_far_from_cosines(name: str, length: float) -> None:
     """Exponentials whose sums neither fit nor vanish without a reference per query."""
     if name.endswith("sigmoid-ms"):  # which overflows there: docs/concepts.md
@@ -53,6 +55,7 @@ def test_scores_far_from_cosines(name: str, length: float) -> None:
     torch.testing.assert_close(outcome(loss, batch), dense, rtol=1e-8, atol=1e-9)
 
 
+@pytest.mark.parametrize("name", STATISTICS)
 def test_equal_scores_have_equal_values(name: str) -> None:
     """Where several negatives are the hardest any of them may get the weight."""
     batch = embedded(num_images=12, num_texts=30, width=2)
@@ -62,6 +65,7 @@ def test_equal_scores_have_equal_values(name: str) -> None:
     torch.testing.assert_close(found.value, dense.value, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize("name", STATISTICS)
 def test_pairs_by_position(name: str) -> None:
     batch = embedded(num_texts=23)
     for tile in (5, 64):
@@ -71,6 +75,7 @@ def test_pairs_by_position(name: str) -> None:
         torch.testing.assert_close(found, outcome(dense, batch, image_ids=None))
 
 
+@pytest.mark.parametrize("name", STATISTICS)
 def test_nothing_but_positives(name: str) -> None:
     batch = embedded(num_images=3, num_texts=4)._replace(
         image_ids=torch.zeros(3, dtype=torch.long), text_ids=torch.zeros(4, dtype=torch.long)
@@ -102,13 +107,13 @@ def test_one_number_for_all_queries_has_a_gradient_and_differs_between_direction
     torch.testing.assert_close(found, dense)
 
 
-@pytest.mark.parametrize("execution", ["dense", "streamed"])
-def test_not_a_number_is_not_hidden(name: str, execution: Execution) -> None:
+def test_not_a_number_is_not_hidden(name: str) -> None:
     """Not even where nobody looks for it: a query that sees one would count for nothing."""
     batch = embedded()
     batch.texts[7] = torch.nan
-    loss = gs.RetrievalLoss(name, execution=execution, tile=8, checks=False)
-    assert loss(*batch).isnan()
+    for execution in ("dense", "streamed"):
+        loss = gs.RetrievalLoss(name, execution=execution, tile=8, checks=False)
+        assert loss(*batch).isnan(), execution
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute")
@@ -123,6 +128,7 @@ def test_compiled_code_builds_no_matrix(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", STATISTICS)
 def test_half_precision_is_computed_in_float32(name: str, dtype: torch.dtype) -> None:
     batch = embedded(dtype=dtype)
     exact = batch._replace(images=batch.images.double(), texts=batch.texts.double())
@@ -137,6 +143,7 @@ def test_half_precision_is_computed_in_float32(name: str, dtype: torch.dtype) ->
         assert difference < max(rounding, 1e-4)
 
 
+@pytest.mark.parametrize("name", STATISTICS)
 def test_the_same_input_gives_the_same_bits(name: str) -> None:
     batch = embedded(dtype=torch.float32)
     loss = gs.RetrievalLoss(name, execution="streamed", tile=16)
@@ -179,6 +186,7 @@ class LargestTensor(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", STATISTICS)
 def test_no_matrix_of_scores_is_ever_made(name: str) -> None:
     """Nor anything else that grows faster than the batch."""
     sizes = []

@@ -147,7 +147,7 @@ def test_report_by_hand() -> None:
     # image 0: places 1 and 3 -> (1 + 2/3) / 2; image 1: places 3 and 4 -> (1/3 + 2/4) / 2
     expected = statistics.mean([(1 + 2 / 3) / 2, (1 / 3 + 2 / 4) / 2])
     assert report.image_to_text.map_at_5 == pytest.approx(expected)
-    assert report.image_to_text.map_at_5_found == pytest.approx(expected), "all are found"
+    assert report.image_to_text.metrics["mAP@5 found"] == pytest.approx(expected), "all are found"
     # cross ranks max(2 r_i - 1, r_t): pairs (1,1) -> 1, (2,2) -> 3, (1,3) -> 3, (1,3) -> 3
     assert report.cross_rank["1"] == 1
     assert report.cross_rank["2-5"] == 3

@@ -9,6 +9,7 @@ from models import published_xvlm, tiny
 from torch import Tensor
 
 from gradspace.models import ImageInput, TextInput, build_model, models
+from gradspace.models.encoders import Encoders
 from gradspace.models.fusion import Fusion
 from gradspace.models.matching import draw_pairs, matching_loss
 from gradspace.models.text import TextNetwork
@@ -18,7 +19,7 @@ REGIONS, WORDS = ImageInput(shape=(5, 6)), TextInput(vocabulary_size=9)
 
 def small(**parameters: Any) -> Fusion:
     torch.manual_seed(0)
-    return Fusion(REGIONS, WORDS, width=8, word_width=4, **parameters)
+    return Fusion(REGIONS, WORDS, encoders=Encoders(width=8, word_width=4), **parameters)
 
 
 def without_dropout(model: Fusion) -> Fusion:
@@ -135,7 +136,9 @@ def test_half_precision_scores_are_float32() -> None:
 def with_networks(networks: tuple[Path, Path], **parameters: Any) -> Fusion:
     torch.manual_seed(0)
     image_input = ImageInput(backbone=networks[0])
-    return Fusion(image_input, TextInput(encoder=networks[1]), width=12, **parameters)
+    return Fusion(
+        image_input, TextInput(encoder=networks[1]), encoders=Encoders(width=12), **parameters
+    )
 
 
 def test_the_upper_layers_of_bert_are_the_fusion(networks: tuple[Path, Path]) -> None:

@@ -15,6 +15,8 @@ from gradspace.models import (
     model_info,
     models,
 )
+from gradspace.models.encoders import Encoders
+from gradspace.models.registry import MODELS
 
 INPUTS: dict[str, Any] = {
     "image_input": ImageInput(shape=(5, 6)),
@@ -49,6 +51,61 @@ def test_models_are_listed_with_parameters_and_source() -> None:
 def test_what_is_wrong_is_named(name: str, parameters: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         build_model(name, **INPUTS, **parameters)
+
+
+SHARED = ("width", "word_width", "dropout", "text_rate", "backbone_rate", "freeze_batch_norm")
+DEFAULTS = {
+    "bfan": (1024, 300, 0.0, 0.1, 0.01, True),
+    "fusion": (256, 300, 0.0, 1.0, 1.0, True),
+    "scan": (1024, 300, 0.0, 0.1, 0.01, True),
+    "text-dual": (256, 128, 0.0, 0.1),
+    "vse++": (1024, 300, 0.0, 0.1, 1.0, False),
+    "vse-infinity": (1024, 300, 0.0, 0.1, 0.01, True),
+    "vsrn": (2048, 300, 0.0, 0.1, 0.01, True),
+}
+
+
+@pytest.mark.parametrize("name", DEFAULTS)
+def test_shared_parameters_are_keys_of_every_model_with_its_own_defaults(name: str) -> None:
+    known = model_info(name).parameters
+    assert {key: known[key] for key in SHARED if key in known} == dict(
+        zip(SHARED, DEFAULTS[name], strict=False)
+    )
+
+
+def test_parameters_are_given_one_by_one() -> None:
+    with pytest.raises(ValueError, match=r"vse\+\+ has no parameter 'encoders'; it takes back"):
+        build_model("vse++", **INPUTS, encoders=Encoders())
+
+
+def test_a_parameter_given_by_name_leaves_the_defaults_of_the_others() -> None:
+    class Grouped(RetrievalModel):
+        """Keeps what it is built with."""
+
+        def __init__(
+            self,
+            image_input: ImageInput,
+            text_input: TextInput,
+            *,
+            depth: int = 3,
+            encoders: Encoders = Encoders(width=7, text_rate=0.5),
+        ) -> None:
+            super().__init__()
+            self.depth, self.encoders = depth, encoders
+
+        def embed_images(self, images: Tensor) -> Tensor:
+            return images
+
+        def embed_texts(self, tokens: Tensor, lengths: Tensor) -> Tensor:
+            return tokens
+
+    model("grouped", source="nobody 2000", training={})(Grouped)
+    try:
+        built: Any = build_model("grouped", **INPUTS, dropout=0.2, depth=4)
+    finally:
+        del MODELS["grouped"]
+    assert built.depth == 4
+    assert built.encoders == Encoders(width=7, text_rate=0.5, dropout=0.2)
 
 
 def test_inputs_that_make_no_sense() -> None:

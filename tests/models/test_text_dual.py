@@ -9,6 +9,7 @@ import torch
 from models import tiny
 
 from gradspace.models import ImageInput, TextInput, build_model
+from gradspace.models.encoders import TextEncoders
 from gradspace.models.text_dual import TextDual
 
 PASSAGES = ImageInput(passages=True)
@@ -19,7 +20,9 @@ def packed(tokens: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
 
 
 def test_an_embedding_is_the_largest_state_of_every_dimension() -> None:
-    model = TextDual(PASSAGES, TextInput(vocabulary_size=9), width=3).double()
+    model = TextDual(
+        PASSAGES, TextInput(vocabulary_size=9), encoders=TextEncoders(width=3)
+    ).double()
     tokens, lengths = tiny.captions(4, 9)
     states = model.texts(tokens, lengths)
     for i, embedding in enumerate(model.embed_texts(tokens, lengths)):
@@ -35,7 +38,7 @@ def test_sides_share_their_weights_or_not(encoder: str, shared: bool, tmp_path: 
         if encoder == "gru"
         else TextInput(encoder=tiny.bert(tmp_path))
     )
-    model = TextDual(PASSAGES, text_input, width=4, shared=shared).eval()
+    model = TextDual(PASSAGES, text_input, encoders=TextEncoders(width=4), shared=shared).eval()
     tokens, lengths = tiny.captions(4, 11)
     images, texts = model(packed(tokens, lengths), tokens, lengths)
     assert torch.equal(images, texts) == shared

@@ -7,6 +7,7 @@ import torch
 from models import loops, tiny
 
 from gradspace.models import ImageInput, TextInput
+from gradspace.models.encoders import Encoders
 from gradspace.models.pooling import length_mask
 from gradspace.models.vse_infinity import VSEInfinity, drop_words, keep_some
 
@@ -16,7 +17,7 @@ REGIONS, WORDS = ImageInput(shape=(5, 6)), TextInput(vocabulary_size=9)
 def test_images_are_the_equation() -> None:
     """unit(GPO(FC(region) + MLP(region)))."""
     torch.manual_seed(0)
-    model = VSEInfinity(REGIONS, WORDS, width=4).double().eval()
+    model = VSEInfinity(REGIONS, WORDS, encoders=Encoders(width=4)).double().eval()
     assert model.refine is not None
     images = torch.randn(3, 5, 6, dtype=torch.float64)
     for image, embedding in zip(images, model.embed_images(images), strict=True):
@@ -30,7 +31,7 @@ def test_images_are_the_equation() -> None:
 
 
 def test_texts_are_the_equation() -> None:
-    model = VSEInfinity(REGIONS, WORDS, width=4).double().eval()
+    model = VSEInfinity(REGIONS, WORDS, encoders=Encoders(width=4)).double().eval()
     tokens, lengths = tiny.captions(4, 9)
     words = model.texts(tokens, lengths)
     for i, embedding in enumerate(model.embed_texts(tokens, lengths)):
@@ -46,14 +47,16 @@ def test_has_the_published_sizes(tmp_path: Path) -> None:
     assert shapes["refine.0.weight"] == (512, 2048)
     assert shapes["refine.3.weight"] == (1024, 512)
     assert shapes["texts.gru.weight_hh_l0_reverse"] == (3 * 1024, 1024)
-    grid = VSEInfinity(ImageInput(backbone=tiny.resnet(tmp_path)), WORDS, width=4)
+    grid = VSEInfinity(
+        ImageInput(backbone=tiny.resnet(tmp_path)), WORDS, encoders=Encoders(width=4)
+    )
     assert grid.refine is None, "grids go through one layer"
 
 
 def test_learning_rates_are_the_published_ones(tmp_path: Path) -> None:
     backbone, encoder = tiny.resnet(tmp_path / "image"), tiny.bert(tmp_path / "text")
     image_input = ImageInput(backbone=backbone, fine_tune=True)
-    model = VSEInfinity(image_input, TextInput(encoder=encoder), width=4)
+    model = VSEInfinity(image_input, TextInput(encoder=encoder), encoders=Encoders(width=4))
     rates = {group["name"]: group["lr"] for group in model.parameter_groups(5e-4)}
     assert rates == pytest.approx({"new": 5e-4, "text_encoder": 5e-5, "backbone": 5e-6})
 
@@ -88,7 +91,7 @@ def test_dropped_words_leave_no_gap_and_keep_their_order() -> None:
 
 
 def test_sizes_vary_in_training_only() -> None:
-    model = VSEInfinity(REGIONS, WORDS, width=4, drop=0.5)
+    model = VSEInfinity(REGIONS, WORDS, encoders=Encoders(width=4), drop=0.5)
     images, (tokens, lengths) = torch.randn(8, 5, 6), tiny.captions(8, 9, longest=9)
     assert not torch.equal(model.embed_images(images), model.embed_images(images))
     assert not torch.equal(model.embed_texts(tokens, lengths), model.embed_texts(tokens, lengths))

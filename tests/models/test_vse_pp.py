@@ -6,7 +6,8 @@ import pytest
 import torch
 from models import loops, tiny
 
-from gradspace.models import ImageInput, TextInput
+from gradspace.models import ImageInput, TextInput, build_model
+from gradspace.models.encoders import Encoders
 from gradspace.models.vse_pp import VSEPlusPlus
 
 WORDS = TextInput(vocabulary_size=9)
@@ -16,7 +17,7 @@ def test_images_are_the_equation() -> None:
     """unit(FC(unit(feature))), and the mean of several regions."""
     features = torch.randn(4, 5, 6, dtype=torch.float64)
     for shape, images in (((6,), features[:, 0]), ((5, 6), features)):
-        model = VSEPlusPlus(ImageInput(shape=shape), WORDS, width=3).double()
+        model = VSEPlusPlus(ImageInput(shape=shape), WORDS, encoders=Encoders(width=3)).double()
         found = model.embed_images(images)
         for image, embedding in zip(images, found, strict=True):
             rows = loops.matrix(image.view(-1, 6))
@@ -25,7 +26,7 @@ def test_images_are_the_equation() -> None:
 
 
 def test_texts_are_the_state_after_the_last_word() -> None:
-    model = VSEPlusPlus(ImageInput(shape=(6,)), WORDS, width=3).double()
+    model = VSEPlusPlus(ImageInput(shape=(6,)), WORDS, encoders=Encoders(width=3)).double()
     tokens, lengths = tiny.captions(4, 9)
     words = model.texts(tokens, lengths)
     for i, embedding in enumerate(model.embed_texts(tokens, lengths)):
@@ -46,7 +47,8 @@ def test_has_the_published_sizes() -> None:
 
 def test_two_steps_of_training(tmp_path: Path) -> None:
     """Frozen first, then everything at one learning rate."""
-    model = VSEPlusPlus(ImageInput(backbone=tiny.resnet(tmp_path)), WORDS, width=4)
+    backbone = ImageInput(backbone=tiny.resnet(tmp_path))
+    model = build_model("vse++", image_input=backbone, text_input=WORDS, width=4)
     assert [group["name"] for group in model.parameter_groups(1e-3)] == ["new"]
     model.fine_tune_backbone(True)
     rates = {group["name"]: group["lr"] for group in model.parameter_groups(1e-3)}

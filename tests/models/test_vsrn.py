@@ -8,6 +8,7 @@ from models import loops, tiny
 
 from gradspace.models import ImageInput, TextInput, models
 from gradspace.models.captioning import CaptionDecoder
+from gradspace.models.encoders import Encoders
 from gradspace.models.gcn import GCNBlock
 from gradspace.models.vsrn import VSRN
 
@@ -17,7 +18,8 @@ REGIONS, WORDS = ImageInput(shape=(5, 6)), TextInput(vocabulary_size=9)
 def test_images_are_the_equation() -> None:
     """Unit channels, blocks, unit channels again, a GRU from the first to the last, BatchNorm."""
     torch.manual_seed(0)
-    model = VSRN(REGIONS, WORDS, width=4, num_blocks=2, first_norm=True).double().eval()
+    encoders = Encoders(width=4)
+    model = VSRN(REGIONS, WORDS, encoders=encoders, num_blocks=2, first_norm=True).double().eval()
     for block in model.blocks:
         assert isinstance(block, GCNBlock)
         torch.nn.init.normal_(block.norm.weight)
@@ -53,15 +55,23 @@ def test_images_of_a_new_model_are_alike_without_a_batch_norm(first_norm: bool) 
     torch.manual_seed(0)
     images = torch.rand(32, 9, 64)
     for batch_norm in (True, False):
-        norms = {"first_norm": first_norm, "batch_norm": batch_norm}
-        model = VSRN(ImageInput(shape=(9, 64)), WORDS, width=128, **norms)
+        model = VSRN(
+            ImageInput(shape=(9, 64)),
+            WORDS,
+            encoders=Encoders(width=128),
+            first_norm=first_norm,
+            batch_norm=batch_norm,
+        )
         found = model.embed_images(images).detach()
         cosine = float((found @ found.t()).fill_diagonal_(0).sum()) / (32 * 31)
         assert cosine < 0.1 if batch_norm else cosine > 0.7
 
 
 def test_a_batch_of_one_image_has_an_embedding() -> None:
-    model, image = VSRN(REGIONS, WORDS, width=4, num_blocks=1), torch.randn(1, 5, 6)
+    model, image = (
+        VSRN(REGIONS, WORDS, encoders=Encoders(width=4), num_blocks=1),
+        torch.randn(1, 5, 6),
+    )
     found = model.embed_images(image)
     torch.testing.assert_close(found, model.eval().embed_images(image))
 
@@ -109,7 +119,7 @@ def attended(decoder: CaptionDecoder, keys: loops.Matrix, state: list[float]) ->
 def test_the_caption_loss_is_handed_over_once_and_only_in_training() -> None:
     tokens, lengths = tiny.captions(3, 9)
     images = torch.randn(3, 5, 6)
-    model = VSRN(REGIONS, WORDS, width=4, caption_decoder=True)
+    model = VSRN(REGIONS, WORDS, encoders=Encoders(width=4), caption_decoder=True)
     model(images, tokens, lengths)
     loss = model.extra_loss()
     assert loss is not None
@@ -118,7 +128,7 @@ def test_the_caption_loss_is_handed_over_once_and_only_in_training() -> None:
     assert model.extra_loss() is None
     model.eval()(images, tokens, lengths)
     assert model.extra_loss() is None
-    plain = VSRN(REGIONS, WORDS, width=4)
+    plain = VSRN(REGIONS, WORDS, encoders=Encoders(width=4))
     plain(images, tokens, lengths)
     assert plain.extra_loss() is None
 
@@ -126,7 +136,7 @@ def test_the_caption_loss_is_handed_over_once_and_only_in_training() -> None:
 def test_the_decoder_knows_which_image_a_text_describes() -> None:
     tokens, lengths = tiny.captions(4, 9)
     images = torch.randn(2, 5, 6)
-    model = VSRN(REGIONS, WORDS, width=4, caption_decoder=True)
+    model = VSRN(REGIONS, WORDS, encoders=Encoders(width=4), caption_decoder=True)
     image_of_text = torch.tensor([0, 1, 1, 0])
     model(images, tokens, lengths, image_of_text)
     model(images[image_of_text], tokens, lengths)

@@ -48,7 +48,7 @@ def weights(name: str, scores: Tensor, positives: Tensor, **parameters: Any) -> 
 
 
 @pytest.mark.parametrize(
-    ("name", "parameters"), [(name, p) for name in LOSS_NAMES for p in PARAMETERS[name]]
+    ("name", "parameters"), [(name, p) for name in LOSS_NAMES for p in PARAMETERS.get(name, [{}])]
 )
 @settings(max_examples=40, deadline=None)
 @given(batch=batches)

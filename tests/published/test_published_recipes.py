@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gradspace.comparison.builtin import find_comparison
 from gradspace.comparison.grid import Cell, cells
 from gradspace.comparison.recipe import load_comparison
 from gradspace.models import model_info
 
-RECIPES = Path(__file__).parents[2] / "recipes"
 ROUNDS = ["aoq-figure1", "aoq-steps", "aoq-draw", "aoq-table2", "flickr8k/aoq", "flickr8k/bfan"]
 
 
 def cells_of(name: str) -> list[Cell]:
-    path = RECIPES / f"{name}.toml"
+    path = find_comparison(name)
     return cells(load_comparison(path)[0], str(path))
 
 

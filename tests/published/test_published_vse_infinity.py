@@ -11,6 +11,7 @@ from published.reference import Reference, check_gradients, load, near, take_wei
 
 import gradspace as gs
 from gradspace.models import ImageInput, TextInput, pooling
+from gradspace.models.encoders import Encoders
 from gradspace.models.pooling import length_mask
 from gradspace.models.vse_infinity import VSEInfinity
 
@@ -46,7 +47,8 @@ def check_step(
 def infinity(texts: TextInput) -> VSEInfinity:
     """With small GPOs, and nothing dropped."""
     images = ImageInput(shape=(REGIONS, FEATURES))
-    model = VSEInfinity(images, texts, width=WIDTH, word_width=WORD, drop=0.0)
+    encoders = Encoders(width=WIDTH, word_width=WORD)
+    model = VSEInfinity(images, texts, encoders=encoders, drop=0.0)
     model.pool_images, model.pool_texts = pooling.GPO(CODE, STATE), pooling.GPO(CODE, STATE)
     return model
 

@@ -7,6 +7,7 @@ from published.reference import Reference, check_gradients, load, near, take_wei
 
 import gradspace as gs
 from gradspace.models import ImageInput, TextInput
+from gradspace.models.encoders import Encoders
 from gradspace.models.vse_pp import VSEPlusPlus
 
 NAMES = {"image/fc.": "project.", "text/embed.": "texts.embedding.", "text/rnn.": "texts.gru."}
@@ -15,7 +16,7 @@ NAMES = {"image/fc.": "project.", "text/embed.": "texts.embedding.", "text/rnn."
 def with_their_weights() -> tuple[VSEPlusPlus, Reference]:
     reference = load("vse-pp")
     images, texts = ImageInput(shape=(FEATURES,)), TextInput(vocabulary_size=VOCABULARY)
-    model = VSEPlusPlus(images, texts, width=WIDTH, word_width=WORD)
+    model = VSEPlusPlus(images, texts, encoders=Encoders(width=WIDTH, word_width=WORD))
     take_weights(model, reference.by_our_names("weights", NAMES))
     return model, reference
 

@@ -12,6 +12,7 @@ from torch import Tensor
 import gradspace as gs
 from gradspace.models import ImageInput, TextInput
 from gradspace.models.captioning import CaptionDecoder
+from gradspace.models.encoders import Encoders
 from gradspace.models.vsrn import VSRN
 
 BLOCK = {"theta.": "theta.", "phi.": "phi.", "g.": "g.", "W.0.": "out.", "W.1.": "norm."}
@@ -68,8 +69,7 @@ def with_their_weights(version: str, caption_decoder: bool) -> tuple[VSRN, Refer
     model = VSRN(
         ImageInput(shape=(REGIONS, FEATURES)),
         TextInput(vocabulary_size=VOCABULARY),
-        width=WIDTH,
-        word_width=WORD,
+        encoders=Encoders(width=WIDTH, word_width=WORD),
         **VERSIONS[version],
     )
     weights = images_of(reference, version, "weights") | reference.by_our_names("weights", TEXT)

@@ -17,6 +17,7 @@ import gradspace as gs
 from gradspace.cli import app
 from gradspace.metrics import retrieval_report
 from gradspace.models import ImageInput, TextInput, fusion
+from gradspace.models.encoders import Encoders
 from gradspace.models.fusion import Fusion
 from gradspace.models.matching import MatchingPairs, draw_pairs
 from gradspace.runs.finish import RERANKED, evaluate_run
@@ -60,7 +61,11 @@ def test_re_ranking_tells_apart_what_the_embeddings_cannot() -> None:
     """Half of the first places are right by chance; the fusion puts the two in order."""
     torch.manual_seed(0)
     regions, tokens, lengths = pairs_of_things()
-    model = Fusion(ImageInput(shape=(2, 8)), TextInput(vocabulary_size=11), width=32, word_width=16)
+    model = Fusion(
+        ImageInput(shape=(2, 8)),
+        TextInput(vocabulary_size=11),
+        encoders=Encoders(width=32, word_width=16),
+    )
     optimizer, loss = torch.optim.Adam(model.parameters(), lr=1e-3), gs.RetrievalLoss("nt-xent")
     for _ in range(350):
         value = loss(*model(regions, tokens, lengths))

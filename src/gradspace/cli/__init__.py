@@ -89,13 +89,16 @@ class Commands(TyperGroup):
 
 def load_command(name: str) -> Any:
     """Import the module of a command; the command, or the group of commands, of that name."""
+    from gradspace.cli.plugins import add_import_option
     from gradspace.processes import keep_freed_memory
 
     keep_freed_memory()
     module = importlib.import_module(f"{__name__}.{COMMANDS[name][0]}")
     around = typer.Typer()
     module.add_to(around)
-    return typer.main.get_group(around).commands[name]
+    found = typer.main.get_group(around).commands[name]
+    add_import_option(found)
+    return found
 
 
 app = typer.Typer(

@@ -38,6 +38,12 @@ CONVENTION = "gradient, or icr: without the 1/temperature of NT-Xent and SmoothA
 Epsilon = Annotated[float | None, typer.Option(help=EPSILON)]
 CountedAs = Annotated[str | None, typer.Option("--convention", help=CONVENTION)]
 
+OF_REDUCTIONS = (
+    "Sums and means are as published. They make gradients up to four orders of magnitude apart, "
+    'so that another objective needs another learning rate; RetrievalLoss(reduction="mean") makes '
+    "them comparable (docs/concepts.md)."
+)
+
 ScoreFile = Annotated[
     Path, typer.Argument(help="safetensors file with scores[image, text], image_ids, text_ids.")
 ]
@@ -51,9 +57,11 @@ def show_objectives(as_json: AsJson = False) -> None:
         return
     for info in list_objectives():
         parameters = ", ".join(f"{k}={v}" for k, v in info.parameters.items())
-        console.print(f"[bold]{info.name}[/]  [dim]{info.source}[/]", highlight=False)
+        about = f"{info.source}; {info.reduction} over the queries"
+        console.print(f"[bold]{info.name}[/]  [dim]{about}[/]", highlight=False)
         console.print(f"    {info.summary}", highlight=False, markup=False)
         console.print(f"    {parameters or 'no parameters'}", style="cyan", highlight=False)
+    console.print(OF_REDUCTIONS, highlight=False, soft_wrap=True)
 
 
 @app.command()
@@ -149,7 +157,7 @@ def flips(
         plain = {way: {n: v.tolist() for n, v in vars(f).items()} for way, f in found.items()}
         print(json.dumps(plain, indent=2))
         return
-    split = open_recipe(a.run.recipe().data).splits[a.results.split]
+    split = open_recipe(a.run.recipe().data, run=a.run.folder).splits[a.results.split]
     names = {"i2t": split.image_names, "t2i": split.captions}
     for way, of_way in found.items():
         told = f"{len(of_way.both)} answered by both, {len(of_way.neither)} by neither"

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from gradspace.cli import options
 from gradspace.cli.shared import console, errors, progress_bar
+from gradspace.comparison.builtin import list_builtin
 from gradspace.comparison.needs import find_needs
 from gradspace.comparison.show import show_findings
 from gradspace.comparison.study import Tried, point_label
@@ -22,12 +23,13 @@ def add_to(app: typer.Typer) -> None:
 
 
 def compare_command(
-    recipe: options.ComparisonFile,
+    recipe: options.ComparisonFile = None,
     data: options.OtherData = None,
     small: options.Small = None,
     backbone: options.BackboneName = None,
     only: options.Only = None,
     check: options.Check = False,
+    listed: options.ListComparisons = False,
     seeds: options.Seeds = None,
     overrides: options.Changes = None,
     out: options.ComparisonFolder = None,
@@ -39,6 +41,13 @@ def compare_command(
 
     Finished runs are kept: started again, it does only what is missing. Ctrl-C stops without loss.
     """
+    if listed:
+        return _print_builtin(as_json)
+    if recipe is None:
+        raise ValueError(
+            "expected a comparison: a TOML file, or a built-in name; `gradspace compare --list` "
+            "shows those"
+        )
     plan = make_plan(
         recipe,
         data,
@@ -59,6 +68,17 @@ def compare_command(
         show_findings(console, done.findings, done.runs, done.paths)
         _print_best(done.tried)
     raise typer.Exit(130 if done.runs.stopped else 1 if done.runs.failed else 0)
+
+
+def _print_builtin(as_json: bool) -> None:
+    found = list_builtin()
+    if as_json:
+        print(json.dumps([vars(one) for one in found], indent=2))
+        return
+    width = max(len(one.name) for one in found)
+    for one in found:
+        line = f"{one.name:<{width}}  {one.title}"
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def _print_needs(plan: ComparisonPlan, as_json: bool) -> int:

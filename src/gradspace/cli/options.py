@@ -107,7 +107,11 @@ Proposals = Annotated[int, typer.Option(min=1, help="Times as many as are listed
 # --- compare ------------------------------------------------------------------------------------
 
 ComparisonFile = Annotated[
-    Path, typer.Argument(help="A comparison, such as recipes/icr-table1.toml.")
+    Path | None,
+    typer.Argument(metavar="RECIPE", help="A TOML file, or the name of a built-in comparison."),
+]
+ListComparisons = Annotated[
+    bool, typer.Option("--list", help="Show the built-in comparisons, and train nothing.")
 ]
 OtherData = Annotated[
     str | None, typer.Option(help='Run the same grid on this data instead, or on "scenes".')

@@ -207,7 +207,8 @@ def gather(
 def _counted(entry: Entry, device: torch.device, counting: Counting) -> Entry:
     if entry.analysis.counting == counting:
         return entry
-    dataset, system = open_recipe(entry.run.recipe().data), load_system(entry.run.folder, device)
+    dataset = open_recipe(entry.run.recipe().data, run=entry.run.folder)
+    system = load_system(entry.run.folder, device)
     return replace(entry, analysis=analysis_of(entry.run, dataset, system, counting))
 
 
@@ -222,7 +223,7 @@ def _inside(folder: Path, name: str) -> Path:
 def _entry_of_run(run: Run, device: torch.device) -> Entry:
     recipe = run.recipe()
     if not (run.results("test").exists() and run.analysis.exists()):
-        evaluate_run(run, open_recipe(recipe.data), device)
+        evaluate_run(run, open_recipe(recipe.data, run=run.folder), device)
     results = load_results(run.results("test"))
     labels = (results.dataset, recipe.model.name, recipe.objective.name, recipe.seed)
     return load_entry(run, *labels, run.results("test"))

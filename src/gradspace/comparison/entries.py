@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradspace.comparison.results import Row
+from gradspace.metrics import METRICS
 from gradspace.runs.analysis import RunAnalysis, load_analysis
 from gradspace.runs.folder import Run, results_name
 from gradspace.runs.numbers import SECONDS, cocos_metrics
@@ -47,7 +48,11 @@ class Entry:
     def value(self, metric: str) -> float:
         found = next((row.value for row in self.rows() if row.metric == metric), None)
         if found is None:
-            raise ValueError(f"{metric} was not measured for {self.name}")
+            results = self.run.results(self.results.split, self.results.folds)
+            file = results if metric.partition(" ")[2] in METRICS else self.run.analysis
+            raise ValueError(
+                f"{metric} was not measured for {self.name}: delete {file}, and it is made anew"
+            )
         return found
 
 

@@ -10,7 +10,7 @@ from huggingface_hub import try_to_load_from_cache
 
 from gradspace.comparison.grid import Cell, with_first_rounds
 from gradspace.comparison.recipe import Comparison
-from gradspace.data.readers import READERS
+from gradspace.data.open import reader_of_name
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ def find_needs(comparison: Comparison, cells: Sequence[Cell]) -> list[Need]:
     models: dict[str, None] = {}
     for cell in with_first_rounds(cells):
         data, model = cell.recipe.data, cell.recipe.model
-        if data.source not in READERS or READERS[data.source].recognises:
+        if not reader_of_name(data.source):
             paths |= dict.fromkeys(str(p) for p in (data.source, data.images, data.features) if p)
         names = (model.backbone, model.text_encoder, model.pretrained)
         models |= dict.fromkeys(name for name in names if name)

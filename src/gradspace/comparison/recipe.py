@@ -11,7 +11,7 @@
     [objectives.triplet-hard]
 
 Every choice is a part of a training recipe; a cell of the grid is all its parts laid over each
-other. `recipes/` has one for every table of the papers.
+other. `gradspace compare --list` names those that come with gradspace.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import pydantic
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from gradspace.analysis.cocos import Convention, Counting
+from gradspace.comparison.builtin import builtin_file
 from gradspace.comparison.study import AxisValues, study_points
 from gradspace.parameters import NonNegative, suggestion
 from gradspace.runs.numbers import RECALLS, check_metric
@@ -120,7 +121,7 @@ class Comparison(RecipeTable):
     title: str
     paper: str = ""
     published: str | None = None
-    """A CSV beside the recipe with the numbers of the paper."""
+    """A CSV with the numbers of the paper, named relative to the recipe that says so."""
     seeds: PositiveInt = 3
     layout: Literal["rows", "grid"] = "rows"
     """One row per objective, or triplet weights x pair weights."""
@@ -223,10 +224,14 @@ def _with_extended(path: Path, seen: tuple[Path, ...]) -> tuple[Tables, Path]:
     if path in seen:
         raise ValueError(f"{path} extends itself")
     raw = read_toml(path)
+    if isinstance(raw.get("published"), str):
+        raw["published"] = str(path.parent / raw["published"])
     extended = raw.pop("extends", None)
     if extended is None:
         return raw, path
-    below, root = _with_extended(path.parent / str(extended), (*seen, path))
+    beside = path.parent / str(extended)
+    found = None if beside.exists() else builtin_file(str(extended))
+    below, root = _with_extended(found or beside, (*seen, path))
     return lay_over(below, raw), root
 
 

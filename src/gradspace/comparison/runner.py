@@ -13,6 +13,7 @@ from multiprocessing.process import BaseProcess
 import torch
 
 from gradspace.comparison.worker import Finished, Stopped, Task, Working, work
+from gradspace.plugins import imported
 from gradspace.training.stopping import stop_signals
 
 GPU_SHARE = 0.9
@@ -98,7 +99,7 @@ class Runner:
             return None
         here, there = multiprocessing.get_context("spawn").Pipe()
         at_once = min(most, cores) if device.type == "cpu" else most
-        arguments = (there, device, max(1, cores // at_once))
+        arguments = (there, device, max(1, cores // at_once), imported(by_workers=True))
         process = multiprocessing.get_context("spawn").Process(target=work, args=arguments)
         process.start()
         there.close()

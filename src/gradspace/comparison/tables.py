@@ -22,7 +22,7 @@ from rich.text import Text
 from gradspace.analysis.significance import Difference, compare_all, not_distinguishable
 from gradspace.comparison.entries import Entry, Group, grouped, per_image
 from gradspace.comparison.published import Published
-from gradspace.runs.numbers import ARROWS, COCOS, RECALLS
+from gradspace.runs.numbers import ARROWS, RECALLS, decimals
 
 Mark = Literal["", "best", "tied"]
 TESTED = (*RECALLS, "rsum")
@@ -115,7 +115,7 @@ def _as_grid(
     triplet = list(dict.fromkeys(objective.partition("/")[0] for objective in objectives))
     pair = list(dict.fromkeys(objective.partition("/")[2] for objective in objectives))
     columns = tuple(
-        Column(_long_name(metric), t, _decimals(metric)) for metric in metrics for t in triplet
+        Column(_long_name(metric), t, decimals(metric)) for metric in metrics for t in triplet
     )
     rows = tuple(
         (p, tuple(values.get((f"{t}/{p}", metric)) for metric in metrics for t in triplet))
@@ -143,18 +143,13 @@ def _cell(
 def _column(metric: str, name: str) -> Column:
     way, _, rest = metric.partition(" ")
     if way in ARROWS:
-        return Column(ARROWS[way], rest, _decimals(metric))
-    return Column("", name, _decimals(metric))
+        return Column(ARROWS[way], rest, decimals(metric))
+    return Column("", name, decimals(metric))
 
 
 def _long_name(metric: str) -> str:
     way, _, rest = metric.partition(" ")
     return f"{ARROWS[way]} {rest}" if way in ARROWS else metric
-
-
-def _decimals(metric: str) -> int:
-    precise = metric in COCOS and not metric.endswith(("C^B", "C^0"))
-    return 3 if "mAP@5" in metric or metric == "seconds per batch" else 2 if precise else 1
 
 
 # --- formats ------------------------------------------------------------------------------------

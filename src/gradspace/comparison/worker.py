@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -16,6 +17,7 @@ from gradspace.data.dataset import Dataset
 from gradspace.data.resident import keep_features
 from gradspace.files import link_or_copy, locked, write_atomically
 from gradspace.metrics import RetrievalReport
+from gradspace.plugins import import_plugin
 from gradspace.processes import keep_freed_memory
 from gradspace.runs.analysis import load_analysis, save_analysis
 from gradspace.runs.data import open_recipe
@@ -75,7 +77,9 @@ class Stopped:
     """A run was asked to stop, and can go on from where it is."""
 
 
-def work(connection: Connection, device: torch.device, threads: int) -> None:
+def work(
+    connection: Connection, device: torch.device, threads: int, plugins: Sequence[str]
+) -> None:
     """Do what comes in; the process ends when nobody listens any more."""
     os.setpgrp()  # Ctrl-C is for the one that started this process, and hands it on
     torch.set_num_threads(threads)
@@ -87,6 +91,8 @@ def work(connection: Connection, device: torch.device, threads: int) -> None:
         while True:
             task: Task = connection.recv()
             try:
+                for plugin in plugins:
+                    import_plugin(plugin)
                 done = complete(task, device, connection, opened)
             except BrokenPipeError:
                 raise

@@ -12,6 +12,7 @@ from gradspace.data.feature_files import read_features, slice_features
 from gradspace.data.problems import broken_items, structural_problems, without
 from gradspace.data.readers import READERS, Reader
 from gradspace.parameters import checked, parameters_of
+from gradspace.plugins import load_installed
 from gradspace.progress import Progress
 
 
@@ -112,23 +113,39 @@ def _find_reader(
     source: str | Path, images: str | Path | None
 ) -> tuple[Reader, tuple[()] | tuple[Path, Path | None]]:
     """The reader of a source, and where it finds captions and images."""
-    by_name = READERS.get(source) if isinstance(source, str) else None
-    if by_name and by_name.recognises is None:
+    if by_name := reader_of_name(source):
         if images is not None:
-            raise ValueError(f"{source} is built in and has its own images: leave images out")
+            raise ValueError(f"{source} has its own images: leave images out")
         return by_name, ()
     path = Path(source).expanduser()
-    on_disk = [reader for reader in READERS.values() if reader.recognises]
-    found = [r for r in on_disk if path.exists() and r.recognises and r.recognises(path)]
+    found = _readers_of(path)
+    if not found:
+        load_installed()
+        found = _readers_of(path)
     if len(found) == 1:
         return found[0], (path, Path(images).expanduser() if images is not None else None)
     if found:
         names = " and ".join(reader.name for reader in found)
         raise ValueError(f"{source} looks like {names} at once: give the file with the captions")
     built_in = ", ".join(repr(r.name) for r in READERS.values() if not r.recognises)
-    layouts = "; ".join(reader.looks_for for reader in on_disk)
+    layouts = "; ".join(reader.looks_for for reader in READERS.values() if reader.recognises)
     known = "is in no known layout" if path.exists() else "does not exist"
     raise ValueError(f"{path.absolute()} {known}: give {built_in}, or a path to one of: {layouts}")
+
+
+def reader_of_name(source: str | Path) -> Reader | None:
+    """The reader of a dataset that is known by its name and is not on disk."""
+    if not isinstance(source, str):
+        return None
+    if source not in READERS and not Path(source).expanduser().exists():
+        load_installed()
+    found = READERS.get(source)
+    return found if found and found.recognises is None else None
+
+
+def _readers_of(path: Path) -> list[Reader]:
+    on_disk = READERS.values() if path.exists() else ()
+    return [reader for reader in on_disk if reader.recognises and reader.recognises(path)]
 
 
 def _with(dataset: Dataset, features: Mapping[str, Features]) -> Dataset:

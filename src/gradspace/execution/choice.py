@@ -1,42 +1,78 @@
-"""Which execution suits a batch: the whole matrix where it is small, tiles or kernels beyond."""
+"""Which execution suits a batch: the whole matrix where it is small, kernels or tiles beyond."""
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
+import torch
 from torch import Tensor
 
 from gradspace.execution.block import Executor
 from gradspace.execution.streamed import Streamed
-from gradspace.execution.triton import fused
+from gradspace.execution.triton import fused, tiled, whole_rows
+
+if TYPE_CHECKING:
+    from gradspace.objectives.contract import Objective
 
 Execution = Literal["auto", "dense", "streamed", "triton"]
 
 SMALL = {"cpu": 1 << 20, "cuda": 1 << 25}
-"""Scores up to which the whole matrix is the fastest; docs/benchmarks.md."""
+"""Scores up to which torch is fastest with the whole matrix; docs/benchmarks.md."""
+
+Kernels = Literal["rows", "tiles"]
+"""Kernels for one process without a memory: of whole rows of scores, or of tiles of them."""
 
 
-def choose_executor(
-    execution: Execution, tile: int | None, images: Tensor, texts: Tensor, *, alone: bool
-) -> Executor | None:
-    """None for the dense execution, which is for one process without a memory: `alone`."""
-    if execution == "auto":
-        small = len(images) * len(texts) <= SMALL.get(images.device.type, 0)
-        if alone and small and tile is None:
-            return None
-        execution = "triton" if fused.suits(images) and tile is None else "streamed"
-    if execution == "dense":
-        if not alone:
-            raise ValueError(
-                'execution="dense" is for one process, without a memory or mined candidates; leave '
-                'it at "auto"'
-            )
-        return None
-    if execution == "streamed":
-        return Streamed(tile)
-    if not fused.is_available(images):
+@dataclass(frozen=True)
+class Choice:
+    """One of four: kernels, an executor, or neither: the matrix, by torch."""
+
+    kernels: Kernels | None = None
+    executor: Executor | None = None
+
+
+def choose(
+    execution: Execution,
+    tile: int | None,
+    objective: Objective,
+    images: Tensor,
+    texts: Tensor,
+    *,
+    alone: bool,
+    terms: bool,
+) -> Choice:
+    """`alone`: one process without a memory and further candidates; `terms`: mined for AOQ."""
+    if execution == "dense" and not alone:
+        raise ValueError(
+            'execution="dense" is for one process, without a memory or mined candidates; leave '
+            'it at "auto"'
+        )
+    if execution == "triton" and not fused.is_available(images):
         raise ValueError(
             'execution="triton" needs a CUDA device, Triton, and embeddings of 16 or 32 bits, got '
             f'{images.dtype} on {images.device}; "auto" takes it where it can be used'
         )
-    return fused.Fused()
+    if execution in ("auto", "triton") and alone and not terms and tile is None:
+        kernels = choose_kernels(objective, images, texts, chosen=execution == "triton")
+        if kernels:
+            return Choice(kernels=kernels)
+    small = len(images) * len(texts) <= SMALL.get(images.device.type, 0)
+    if execution == "dense" or (execution == "auto" and alone and small and tile is None):
+        return Choice()
+    if execution == "triton" or (execution == "auto" and fused.suits(images) and tile is None):
+        return Choice(executor=fused.Fused())
+    return Choice(executor=Streamed(tile))
+
+
+def choose_kernels(
+    objective: Objective, images: Tensor, texts: Tensor, *, chosen: bool = False
+) -> Kernels | None:
+    """None where there are none for these embeddings, or inside torch.compile and torch.func."""
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        return None
+    if whole_rows.suits(objective, images.shape[0], texts):
+        return "rows"
+    good: Callable[[Tensor], bool] = fused.is_available if chosen else fused.suits
+    return "tiles" if good(images) and tiled.suits(objective, images, texts) else None

@@ -185,9 +185,9 @@ def _caption_key(caption: str) -> str:
     return f"{caption[:MOST_LISTED]} {digest([], [caption])}"
 
 
-def dataset_split(data: DataRecipe, name: str) -> Collection:
-    """The images and captions of a split, as training reads them."""
-    split = open_recipe(data).split(name)
+def dataset_split(data: DataRecipe, name: str, run: Path | None = None) -> Collection:
+    """The images and captions of a split, as training reads them; of the data of a run."""
+    split = open_recipe(data, run=run).split(name)
     if split.passages is not None:
         raise ValueError("passages are not indexed yet: give photos, captions or a dataset of both")
     captions: list[list[str]] = [[] for _ in split.image_names]

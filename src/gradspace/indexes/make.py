@@ -105,10 +105,10 @@ def _collection(
     if source is None:
         if is_pretrained(model):
             raise ValueError(f"{model} is no run with a dataset of its own: say what to index")
-        return dataset_split(run_data(model, None, features), split)
+        return dataset_split(run_data(model, None, features), split, model)
     place = Path(source)
     if place.is_file() and place.suffix == ".txt":
         return caption_file(place)
     if metadata is not None or not is_dataset(source):
         return photo_folder(place, None if metadata is None else Path(metadata))
-    return dataset_split(run_data(model, source, features), split)
+    return dataset_split(run_data(model, source, features), split, model)

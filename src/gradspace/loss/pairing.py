@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -10,6 +11,7 @@ from torch import Tensor
 from gradspace.checks import Ids, check_ids
 from gradspace.execution.batch_pairs import NO_PAIR
 from gradspace.execution.distributed import Items, Processes
+from gradspace.execution.triton.slots import Slots, slots_by_position, slots_of_ids
 from gradspace.loss.mined import FurtherScores, MinedRow, MinedScores
 from gradspace.objectives.statistics import OfflineScores
 from gradspace.scores.positives import (
@@ -61,6 +63,23 @@ class Pairing:
                 f"{num_texts} texts; pass image_ids and text_ids"
             )
 
+    def where(self, count: int, device: torch.device) -> tuple[Tensor, Tensor]:
+        """The ids on a device, without waiting for it; by position, numbers of the images."""
+        if self.ids is None:
+            numbers = _numbers(count, device)
+            return numbers, numbers
+        image_ids, text_ids = self.ids
+        return stable_ids(image_ids, device), stable_ids(text_ids, device)
+
+    def slots(self, num_images: int, device: torch.device) -> Slots:
+        """As the kernels of tiles read them."""
+        if self.ids is None:
+            return slots_by_position(num_images, device)
+        image_ids, text_ids = self.ids
+        on_gpu = isinstance(image_ids, Tensor) and image_ids.is_cuda
+        where = device if on_gpu else torch.device("cpu")
+        return slots_of_ids(stable_ids(image_ids, where), stable_ids(text_ids, where), device)
+
     def items(self, images: Tensor, texts: Tensor, processes: Processes) -> tuple[Items, Items]:
         """With ids that mean the same in every process; by position, different ones in each."""
         if self.ids is None:
@@ -90,6 +109,11 @@ class Pairing:
         if not torch.compiler.is_compiling() and not image_to_text.valid.any():
             raise ValueError(NO_PAIR)
         return image_to_text.to(scores.device), image_to_text.transpose().to(scores.device)
+
+
+@lru_cache(maxsize=16)
+def _numbers(count: int, device: torch.device) -> Tensor:
+    return torch.arange(count, device=device)
 
 
 def _with_mined(

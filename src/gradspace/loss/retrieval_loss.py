@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from contextlib import AbstractContextManager, nullcontext
 from typing import Literal, TypeVar
 
 import torch
@@ -17,9 +18,11 @@ from gradspace.checks import (
     check_tensor,
 )
 from gradspace.execution.block import Executor
-from gradspace.execution.choice import Execution, choose_executor
+from gradspace.execution.choice import Execution, Kernels, choose, choose_kernels
 from gradspace.execution.distributed import Items, Processes
 from gradspace.execution.scaled import both_ways
+from gradspace.execution.triton import tiled, whole_rows
+from gradspace.loss.last_batch import LastBatch
 from gradspace.loss.memory import Memory
 from gradspace.loss.mined import MinedScores, Offline
 from gradspace.loss.pairing import Pairing
@@ -58,10 +61,11 @@ class RetrievalLoss(nn.Module):
         positives: "ids", or "position": image i belongs to text i whatever the ids say, so that
             other captions of the same image are negatives, as in most published code.
         memory: how many past images and texts to keep as further negatives.
-        execution: "dense" builds the score matrix, "streamed" never does, "triton" fuses the
-            product with what is made of it on a CUDA device; "auto" takes what is fastest.
+        execution: "dense" builds the score matrix, "streamed" never does, both in torch; "triton"
+            is kernels for a CUDA device, at any size; "auto" takes what is fastest.
         tile: side of the tiles of the streamed execution; smaller ones need less memory.
-        checks: look for NaN in every batch, which waits for the GPU to compute it. Shapes and ids
+        checks: look for NaN in every batch, and for a batch without any pair. What is wrong with a
+            batch on a GPU is said one batch later: asking at once would wait for the GPU. Shapes
             are checked either way.
 
     Example:
@@ -93,6 +97,7 @@ class RetrievalLoss(nn.Module):
         self.execution = _one_of("execution", execution, "auto", "dense", "streamed", "triton")
         self.tile = tile
         self.checks = checks
+        self._last_batch = LastBatch()
         if tile is not None:
             check_count("tile", tile)
         if memory and execution == "dense":
@@ -115,14 +120,21 @@ class RetrievalLoss(nn.Module):
         if self._unseen and not torch.compiler.is_compiling():
             self._unseen = False
             _warn_of_lengths(images, texts)
-        with torch.autocast(images.device.type, enabled=False):
+        with _full_precision(images.device.type):
             if self.normalize:
                 images, texts = _unit(images), _unit(texts)
                 offline = offline and offline.each(_unit)
             terms = offline.terms(images, texts) if offline and self._has_terms else None
             alone = processes.number == 1 and self.memory is None and (not offline or terms)
-            executor = choose_executor(self.execution, self.tile, images, texts, alone=bool(alone))
-            if executor is None:
+            choice = choose(
+                *(self.execution, self.tile, self.objective, images, texts),
+                alone=bool(alone),
+                terms=terms is not None,
+            )
+            if choice.kernels:
+                return self._of_kernels(choice.kernels, images, texts, pairing)
+            self._remember_sums(images, texts)
+            if choice.executor is None:
                 return self._of_matrix(as_computed(images) @ as_computed(texts).t(), pairing, terms)
             by_position = pairing.ids is None
             extra = offline.items(by_position) if offline and not terms else None
@@ -130,7 +142,7 @@ class RetrievalLoss(nn.Module):
             if torch.compiler.is_compiling():  # tiles are no graph, and have nothing to gain by it
                 scaled = torch.compiler.disable(scaled)  # type: ignore[no-untyped-call]
             sides = pairing.items(images, texts, processes)
-            return scaled(*sides, executor, processes, by_position, terms, extra)
+            return scaled(*sides, choice.executor, processes, by_position, terms, extra)
 
     def of_scores(
         self,
@@ -147,7 +159,10 @@ class RetrievalLoss(nn.Module):
         pairing.check(scores.shape[0], scores.shape[1])
         if self.normalize or self.memory is not None:
             raise ValueError("scores have no embeddings to normalize or to keep in a memory")
-        with torch.autocast(scores.device.type, enabled=False):
+        with _full_precision(scores.device.type):
+            if offline is None and choose_kernels(self.objective, scores, scores.t()) == "rows":
+                pairs = pairing.where(len(scores), scores.device)
+                return whole_rows.of_scores(self.objective, self.reduction, scores, pairs)
             return self._of_matrix(as_computed(scores), pairing, offline)
 
     @property
@@ -158,6 +173,25 @@ class RetrievalLoss(nn.Module):
         return f"{self.objective}, reduction={self.reduction!r}, normalize={self.normalize}"
 
     # --- executions -----------------------------------------------------------------------------
+
+    def _of_kernels(
+        self, kernels: Kernels, images: Tensor, texts: Tensor, pairing: Pairing
+    ) -> Tensor:
+        if kernels == "tiles":
+            self._remember_sums(images, texts)
+            slots = pairing.slots(len(images), images.device)
+            return tiled.of_embeddings(self.objective, self.reduction, images, texts, slots)
+        pairs = pairing.where(images.shape[0], images.device)
+        value, facts = whole_rows.of_embeddings(
+            self.objective, self.reduction, images, texts, pairs
+        )
+        if self.checks:
+            self._last_batch.remember(facts, images, texts)
+        return value
+
+    def _remember_sums(self, images: Tensor, texts: Tensor) -> None:
+        if self.checks:
+            self._last_batch.remember_sums(images, texts)
 
     def _of_matrix(self, scores: Tensor, pairing: Pairing, mined: MinedScores | None) -> Tensor:
         """With the whole score matrix in memory."""
@@ -219,10 +253,12 @@ class RetrievalLoss(nn.Module):
         offline: Offline | None,
         may_be_empty: bool = False,
     ) -> None:
-        check_embeddings(images, texts, may_be_empty=may_be_empty, values=self.checks)
+        self._last_batch.check()
+        at_once = self.checks and not (isinstance(images, Tensor) and images.is_cuda)
+        check_embeddings(images, texts, may_be_empty=may_be_empty, values=at_once)
         if offline is not None:
-            offline.check(images, texts, values=self.checks)
-        pairing.check(len(images), len(texts))
+            offline.check(images, texts, values=at_once)
+        pairing.check(images.shape[0], texts.shape[0])
         if images is texts:
             raise ValueError(
                 "images and texts are one tensor, in which every item would be its own positive; "
@@ -248,6 +284,13 @@ class RetrievalLoss(nn.Module):
         kind = f"{' '.join(str(self).split())}, {images.dtype}, width {width}"
         kind += ", offline negatives" if offline else ""
         processes.agree(kind, problem, images.device)
+
+
+def _full_precision(device: str) -> AbstractContextManager[object]:
+    """Without autocast, which is entered and left only where it is on."""
+    if torch.compiler.is_compiling() or torch.is_autocast_enabled(device):
+        return torch.autocast(device, enabled=False)
+    return nullcontext()
 
 
 def _unit(embeddings: Tensor) -> Tensor:

@@ -1,26 +1,28 @@
 """Retrieval metrics, from scores and positives or straight from embeddings and ids."""
 
+from gradspace.metrics.measures import mean_average_precision, recall
 from gradspace.metrics.ranking import PositiveRanks, rank_both, rank_rows, ranks
+from gradspace.metrics.registry import METRICS, metric
 from gradspace.metrics.report import (
     DirectionReport,
     RankedFold,
     RetrievalReport,
     cross_retrieval_ranks,
-    mean_average_precision,
     rank_folds,
-    recall,
     report_of,
     retrieval_report,
 )
 from gradspace.metrics.trec import write_trec_qrels, write_trec_run
 
 __all__ = [
+    "METRICS",
     "DirectionReport",
     "PositiveRanks",
     "RankedFold",
     "RetrievalReport",
     "cross_retrieval_ranks",
     "mean_average_precision",
+    "metric",
     "rank_both",
     "rank_folds",
     "rank_rows",

@@ -56,6 +56,11 @@ class PositiveRanks:
         """
         return self.among_negatives.where(self.valid, torch.inf).amin(1)
 
+    @property
+    def finite_best(self) -> Tensor:
+        """`best` of the queries that have a positive."""
+        return self.best[self.valid.any(1)]
+
     def reorder(self, order: Tensor) -> PositiveRanks:
         """Put row i, which is query order[i], back into its place."""
         back = order.argsort()

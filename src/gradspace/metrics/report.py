@@ -1,52 +1,23 @@
-"""Retrieval metrics from ranks: recall, average precision, and the whole report both ways."""
+"""The whole report both ways, of a test set or of its folds."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from gradspace.checks import check_count
-from gradspace.metrics.ranking import PositiveRanks, rank_both, rank_rows, ranks
+from gradspace.metrics.measures import recall_at
+from gradspace.metrics.ranking import PositiveRanks, rank_both
+from gradspace.metrics.registry import METRICS
 from gradspace.scores.positives import Positives, as_positives
 from gradspace.scores.tiles import Scores, as_scores, blocks
 from gradspace.scores.two_stage import TwoStageScores
 
-AveragedOver = Literal["positives", "found"]
 CROSS_RANK_LIMITS = (1, 5, 10, 20, 50, 100, 200)
-
-
-def recall(
-    scores: Tensor | Scores, positives: Tensor | Positives, ks: Sequence[int] = (1, 5, 10)
-) -> dict[int, float]:
-    """R@k in percent: queries whose best positive ranks k or better, of those that have a positive.
-
-    >>> recall(torch.eye(4), torch.eye(4, dtype=torch.bool))
-    {1: 100.0, 5: 100.0, 10: 100.0}
-    """
-    best = ranks(scores, positives)
-    return _recall(best[best.isfinite()], ks)
-
-
-def mean_average_precision(
-    scores: Tensor | Scores,
-    positives: Tensor | Positives,
-    k: int = 5,
-    over: AveragedOver = "positives",
-) -> float:
-    """mAP@k in [0, 1], mean over the queries that have a positive.
-
-    The precision at a positive is its rank among the positives over its rank among all, ties halved
-    in both; positives that rank behind k are left out. The sum is divided by min(k, positives), or,
-    `over` what was "found" as in ICR, by the number of positives that are not left out: a query
-    with one positive on top and the others behind k then has 1.
-    """
-    check_count("k", k)
-    return _mean_average_precision(rank_rows(scores, positives), k, over)
 
 
 @dataclass(frozen=True)
@@ -55,12 +26,29 @@ class DirectionReport:
 
     recall: dict[int, float]
     average_recall: float
-    median_rank: float
-    mean_rank: float
-    map_at_5: float
-    map_at_5_found: float
-    """Precision averaged over the positives among the first five, as ICR has it."""
+    metrics: dict[str, float]
+    """Every registered one, by its name."""
     num_queries: float
+
+    @property
+    def median_rank(self) -> float:
+        return self.metrics["median rank"]
+
+    @property
+    def mean_rank(self) -> float:
+        return self.metrics["mean rank"]
+
+    @property
+    def map_at_5(self) -> float:
+        return self.metrics["mAP@5"]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "recall": self.recall,
+            "average_recall": self.average_recall,
+            **{METRICS[name].key: value for name, value in self.metrics.items()},
+            "num_queries": self.num_queries,
+        }
 
 
 @dataclass(frozen=True)
@@ -75,20 +63,28 @@ class RetrievalReport:
     """Number of positive pairs by cross-retrieval rank (AOQ supplement, Figure 1)."""
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        return {
+            "image_to_text": self.image_to_text.to_dict(),
+            "text_to_image": self.text_to_image.to_dict(),
+            "rsum": self.rsum,
+            "cross_rank": self.cross_rank,
+        }
 
     def __str__(self) -> str:
         ks = list(self.image_to_text.recall)
-        head = f"{'':>15}" + "".join(f"{f'R@{k}':>7}" for k in ks)
-        head += f"{'average':>9}{'median r':>10}{'mean r':>9}{'mAP@5':>7}{'found':>7}{'queries':>9}"
-        lines = [head]
+        shown = [METRICS[name] for name in self.image_to_text.metrics]
+        width = {m.name: max(len(m.heading) + 2, 10 - m.decimals) for m in shown}
+        head = f"{'':>15}" + "".join(f"{f'R@{k}':>7}" for k in ks) + f"{'average':>9}"
+        head += "".join(f"{m.heading:>{width[m.name]}}" for m in shown)
+        lines = [head + f"{'queries':>9}"]
         for name in ("image_to_text", "text_to_image"):
             d: DirectionReport = getattr(self, name)
             lines.append(
                 f"{name.replace('_to_', ' -> '):>15}"
                 + "".join(f"{d.recall[k]:7.1f}" for k in ks)
-                + f"{d.average_recall:9.1f}{d.median_rank:10.1f}{d.mean_rank:9.1f}"
-                + f"{d.map_at_5:7.3f}{d.map_at_5_found:7.3f}{d.num_queries:9.0f}"
+                + f"{d.average_recall:9.1f}"
+                + "".join(f"{d.metrics[m.name]:{width[m.name]}.{m.decimals}f}" for m in shown)
+                + f"{d.num_queries:9.0f}"
             )
         return "\n".join([*lines, f"{'rsum':>15}{self.rsum:7.1f}"])
 
@@ -148,7 +144,7 @@ def report_of(ranked: Sequence[RankedFold], ks: Sequence[int] = (1, 5, 10)) -> R
     reports = [_report(fold, ks) for fold in ranked]
     if len(reports) == 1:
         return reports[0]
-    return _from_dict(_mean_of([report.to_dict() for report in reports]))
+    return _from_dict(_mean_of([asdict(report) for report in reports]))
 
 
 def cross_retrieval_ranks(
@@ -180,37 +176,14 @@ def _report(fold: RankedFold, ks: Sequence[int]) -> RetrievalReport:
 
 
 def _direction(found: PositiveRanks, ks: Sequence[int]) -> DirectionReport:
-    best = found.best[found.valid.any(1)]
-    recalls = _recall(best, ks)
+    best = found.finite_best
+    recalls = recall_at(best, ks)
     return DirectionReport(
         recall=recalls,
         average_recall=sum(recalls.values()) / len(recalls),
-        median_rank=float(best.quantile(0.5)) if len(best) < 1 << 24 else float(best.median()),
-        mean_rank=float(best.mean()),
-        map_at_5=_mean_average_precision(found, 5, "positives"),
-        map_at_5_found=_mean_average_precision(found, 5, "found"),
+        metrics={name: info.measure(found) for name, info in METRICS.items()},
         num_queries=float(len(best)),
     )
-
-
-def _recall(best: Tensor, ks: Sequence[int]) -> dict[int, float]:
-    if not isinstance(ks, Sequence) or not ks:
-        raise ValueError(f"ks must be ranks such as (1, 5, 10), got {ks!r}")
-    for k in ks:
-        check_count("every k of ks", k)
-    return {k: 100 * float((best <= k).double().mean()) for k in ks}
-
-
-def _mean_average_precision(found: PositiveRanks, k: int, over: AveragedOver) -> float:
-    if over not in ("positives", "found"):
-        raise ValueError(f"over must be 'positives' or 'found', got {over!r}")
-    rank = found.overall
-    counted = found.valid & (rank <= k)
-    total = (found.among_positives / rank).where(counted, 0).sum(1)
-    num_positives = found.valid.sum(1)
-    divided_by = num_positives.clamp(max=k) if over == "positives" else counted.sum(1)
-    precision = total / divided_by.clamp(min=1)
-    return float(precision[num_positives > 0].mean())
 
 
 def _cross_rank_histogram(cross: Tensor) -> dict[str, float]:

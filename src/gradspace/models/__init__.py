@@ -9,7 +9,8 @@ from typing import Any
 from gradspace.models.contract import PairScorer, Reranker, RetrievalModel
 from gradspace.models.inputs import ImageInput, TextInput
 from gradspace.models.registry import MODELS, ModelInfo, model
-from gradspace.parameters import checked, suggestion
+from gradspace.parameters import arguments_of, checked, suggestion
+from gradspace.plugins import load_installed
 
 __all__ = [
     "ImageInput",
@@ -44,17 +45,21 @@ def build_model(
         reads, given = ("passages", "images") if build.reads_passages else ("images", "passages")
         others = sorted(n for n in MODELS if MODELS[n].build.reads_passages != build.reads_passages)
         raise ValueError(f"{name} reads {reads}, and there are {given}: take {' or '.join(others)}")
-    built: RetrievalModel = build(image_input, text_input, **checked(name, info.known, parameters))
+    arguments = arguments_of(build.__init__, checked(name, info.known, parameters))
+    built: RetrievalModel = build(image_input, text_input, **arguments)
     return built
 
 
 def models() -> tuple[ModelInfo, ...]:
     """Every model: name, one line, the paper it is from, and its parameters with defaults."""
+    load_installed()
     return tuple(MODELS[name] for name in sorted(MODELS))
 
 
 def model_info(name: str) -> ModelInfo:
     """What is registered under a name."""
+    if name not in MODELS:
+        load_installed()
     if name not in MODELS:
         raise ValueError(f"unknown model {name!r}; {suggestion(name, MODELS, 'there are')}")
     return MODELS[name]

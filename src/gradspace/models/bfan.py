@@ -12,9 +12,10 @@ from gradspace.models.cross_attention import (
     mean_relevance,
     share_out_mean,
 )
+from gradspace.models.encoders import Encoders
 from gradspace.models.inputs import ImageInput, TextInput
-from gradspace.models.registry import STEP_DECAY, Count, Share, model
-from gradspace.parameters import Flag, Positive
+from gradspace.models.registry import STEP_DECAY, Share, model
+from gradspace.parameters import Positive
 
 TIE = 1e-5
 """Weights that differ by so small a share of them are equal: it is rounding."""
@@ -51,23 +52,9 @@ class BFAN(CrossAttention):
         confidence: Literal["equal", "prob"] = "equal",
         attention_scale: Positive = 20.0,
         leak: Share = 0.1,
-        width: Count = 1024,
-        word_width: Count = 300,
-        dropout: Share = 0.0,
-        backbone_rate: Positive = 0.01,
-        text_rate: Positive = 0.1,
-        freeze_batch_norm: Flag = True,
+        encoders: Encoders = Encoders(),
     ) -> None:
-        super().__init__(
-            image_input,
-            text_input,
-            width=width,
-            word_width=word_width,
-            dropout=dropout,
-            backbone_rate=backbone_rate,
-            text_rate=text_rate,
-            freeze_batch_norm=freeze_batch_norm,
-        )
+        super().__init__(image_input, text_input, encoders)
         self.confidence = confidence
         self.attention_scale = attention_scale
         self.leak = leak

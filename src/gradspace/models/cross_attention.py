@@ -24,9 +24,9 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from gradspace.models.contract import Contributions, PairScorer, unit, xavier_linear
-from gradspace.models.inputs import ImageInput, TextInput, image_features
+from gradspace.models.encoders import Encoders
+from gradspace.models.inputs import ImageInput, TextInput
 from gradspace.models.pooling import length_mask
-from gradspace.models.text import text_encoder
 
 Direction = Literal["text-to-image", "image-to-text"]
 """Who attends: the words to the regions, or the regions to the words."""
@@ -67,36 +67,12 @@ class CrossAttention(PairScorer):
 
     directions: Sequence[Direction]
 
-    def __init__(
-        self,
-        image_input: ImageInput,
-        text_input: TextInput,
-        *,
-        width: int,
-        word_width: int,
-        dropout: float,
-        backbone_rate: float,
-        text_rate: float,
-        freeze_batch_norm: bool,
-    ) -> None:
+    def __init__(self, image_input: ImageInput, text_input: TextInput, encoders: Encoders) -> None:
         super().__init__()
-        self.width = width
-        self.images = image_features(
-            image_input,
-            self.name,
-            regions=True,
-            rate=backbone_rate,
-            freeze_batch_norm=freeze_batch_norm,
-        )
-        self.project = xavier_linear(self.images.width, width)
-        self.texts = text_encoder(
-            text_input,
-            width,
-            word_width=word_width,
-            dropout=dropout,
-            rate=text_rate,
-            bidirectional=True,
-        )
+        self.width = encoders.width
+        self.images = encoders.images(image_input, self.name, regions=True)
+        self.project = xavier_linear(self.images.width, self.width)
+        self.texts = encoders.texts(text_input, bidirectional=True)
 
     @abstractmethod
     def weights(self, similarities: Tensor, present: Tensor | None) -> Tensor:

@@ -8,14 +8,15 @@ import torch
 from torch import Tensor, nn
 
 from gradspace.models.contract import Reranker, unit, xavier_linear
+from gradspace.models.encoders import Encoders
 from gradspace.models.fusion_layers import FusionLayers, small_config
-from gradspace.models.inputs import ImageInput, TextInput, image_features
+from gradspace.models.inputs import ImageInput, TextInput
 from gradspace.models.matching import draw_pairs, matching_loss
 from gradspace.models.pooling import length_mask
-from gradspace.models.registry import Count, Share, model
+from gradspace.models.registry import Count, model
 from gradspace.models.text import GRUEncoder, TextNetwork
 from gradspace.models.xvlm import load_published
-from gradspace.parameters import Flag, NonNegative, Positive
+from gradspace.parameters import NonNegative, Positive
 
 SMALL_LAYERS = 2
 """Of a fusion over a GRU."""
@@ -60,35 +61,24 @@ class Fusion(Reranker):
         image_input: ImageInput,
         text_input: TextInput,
         *,
-        width: Count = 256,
         num_fusion_layers: Count | None = None,
         itm_weight: NonNegative = 1.0,
         temperature: Positive = 0.07,
-        word_width: Count = 300,
-        dropout: Share = 0.0,
-        backbone_rate: Positive = 1.0,
-        text_rate: Positive = 1.0,
-        freeze_batch_norm: Flag = True,
         weights: str | None = None,
+        encoders: Encoders = Encoders(width=256, backbone_rate=1.0, text_rate=1.0),
     ) -> None:
         super().__init__()
-        self.width = width
+        width = self.width = encoders.width
         self.itm_weight = itm_weight
         self.register_buffer("temperature", torch.tensor(temperature))
-        self.images = image_features(
-            image_input,
-            self.name,
-            regions=True,
-            rate=backbone_rate,
-            freeze_batch_norm=freeze_batch_norm,
-        )
+        self.images = encoders.images(image_input, self.name, regions=True)
         if text_input.encoder is None:
             self.texts, self.fusion = _over_words(
-                text_input, self.images.width, width, word_width, dropout, num_fusion_layers
+                text_input, self.images.width, encoders, num_fusion_layers
             )
         else:
             self.texts, self.fusion = _over_bert(
-                text_input, self.images.width, text_rate, num_fusion_layers
+                text_input, self.images.width, encoders.text_rate, num_fusion_layers
             )
         self.image_projection = xavier_linear(self.images.width, width)
         self.text_projection = xavier_linear(self.fusion.width, width)
@@ -187,16 +177,14 @@ TextSide = tuple[GRUEncoder | TextNetwork, FusionLayers]
 
 
 def _over_words(
-    given: TextInput,
-    image_width: int,
-    width: int,
-    word_width: int,
-    dropout: float,
-    num_layers: int | None,
+    given: TextInput, image_width: int, encoders: Encoders, num_layers: int | None
 ) -> TextSide:
     """A GRU and new layers over its states."""
     assert given.vocabulary_size is not None
-    texts = GRUEncoder(given.vocabulary_size, width, word_width=word_width, dropout=dropout)
+    width, dropout = encoders.width, encoders.dropout
+    texts = GRUEncoder(
+        given.vocabulary_size, width, word_width=encoders.word_width, dropout=dropout
+    )
     config = small_config(width, dropout)
     return texts, FusionLayers(config, image_width, num_layers or SMALL_LAYERS)
 

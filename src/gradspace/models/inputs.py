@@ -7,8 +7,6 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from gradspace.models.backbones import Backbone
-
 
 @dataclass(frozen=True, kw_only=True)
 class ImageInput:
@@ -72,25 +70,3 @@ class PrecomputedFeatures(nn.Module):
                 f"expected features of shape {['images', *self.shape]}, got {list(features.shape)}"
             )
         return features
-
-
-def image_features(
-    given: ImageInput, owner: str, *, regions: bool, rate: float, freeze_batch_norm: bool
-) -> PrecomputedFeatures | Backbone:
-    """What turns images into features, [n, regions, width] where the owner needs regions."""
-    if given.shape is not None:
-        if regions and len(given.shape) == 1:
-            raise ValueError(
-                f"{owner} needs regions or a grid, features of shape (regions, width); "
-                f"these are one vector per image, of shape {given.shape}"
-            )
-        return PrecomputedFeatures(given.shape)
-    assert given.backbone is not None
-    return Backbone(
-        given.backbone,
-        grid=regions,
-        fine_tune=given.fine_tune,
-        freeze_batch_norm=freeze_batch_norm,
-        rate=rate,
-        pretrained=given.pretrained,
-    )

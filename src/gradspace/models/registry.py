@@ -10,6 +10,7 @@ from pydantic import Field
 
 from gradspace.models.contract import RetrievalModel
 from gradspace.parameters import parameters_of
+from gradspace.plugins import admit
 
 Count = Annotated[int, Field(strict=True, gt=0)]
 Share = Annotated[float, Field(strict=True, ge=0, lt=1)]
@@ -63,12 +64,12 @@ def model(
     """Register a `RetrievalModel` class under `name`.
 
     It is built as `build(image_input, text_input, **parameters)`: its parameters are the arguments
-    of `__init__` that have a default, and are checked against their types.
+    of `__init__` that have a default, and are checked against their types. An argument whose
+    default is a dataclass, such as `Encoders`, stands for its fields.
     """
 
     def register(build: M) -> M:
-        if name in MODELS:
-            raise ValueError(f"{name!r} is registered already, as {MODELS[name].build}")
+        admit(name, build, MODELS[name].build if name in MODELS else None)
         info = ModelInfo(name, build, source, training, warm_up, pretrained)
         if not info.summary:
             raise ValueError(f"{name!r} needs a docstring: its first line is shown to users")

@@ -14,9 +14,10 @@ from gradspace.models.cross_attention import (
     mean_relevance,
     share_out_mean,
 )
+from gradspace.models.encoders import Encoders
 from gradspace.models.inputs import ImageInput, TextInput
-from gradspace.models.registry import STEP_DECAY, Count, Share, model
-from gradspace.parameters import Flag, Positive
+from gradspace.models.registry import STEP_DECAY, Share, model
+from gradspace.parameters import Positive
 
 ATTENTION = {"text-to-image": 9.0, "image-to-text": 4.0}
 POOLING = {"text-to-image": 6.0, "image-to-text": 5.0}
@@ -56,23 +57,9 @@ class SCAN(CrossAttention):
         attention_scale: Positive | None = None,
         pooling_scale: Positive | None = None,
         leak: Share = 0.1,
-        width: Count = 1024,
-        word_width: Count = 300,
-        dropout: Share = 0.0,
-        backbone_rate: Positive = 0.01,
-        text_rate: Positive = 0.1,
-        freeze_batch_norm: Flag = True,
+        encoders: Encoders = Encoders(),
     ) -> None:
-        super().__init__(
-            image_input,
-            text_input,
-            width=width,
-            word_width=word_width,
-            dropout=dropout,
-            backbone_rate=backbone_rate,
-            text_rate=text_rate,
-            freeze_batch_norm=freeze_batch_norm,
-        )
+        super().__init__(image_input, text_input, encoders)
         self.directions = (direction,)
         self.pooling = pooling
         self.attention_scale = attention_scale or ATTENTION[direction]

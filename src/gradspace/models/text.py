@@ -101,24 +101,3 @@ class TextNetwork(Pretrained):
 
     def example(self) -> tuple[Tensor, ...]:
         return torch.zeros(1, 2, dtype=torch.long, device=self.network.device), torch.tensor([2])
-
-
-def text_encoder(
-    given: TextInput,
-    width: int,
-    *,
-    word_width: int,
-    dropout: float,
-    rate: float,
-    bidirectional: bool = False,
-) -> GRUEncoder | TransformerEncoder:
-    """The encoder of a text input; word width, dropout and directions are those of a GRU."""
-    if given.vocabulary_size is None:
-        return TransformerEncoder(given, width, rate=rate)
-    return GRUEncoder(
-        given.vocabulary_size,
-        width,
-        word_width=word_width,
-        bidirectional=bidirectional,
-        dropout=dropout,
-    )

@@ -5,11 +5,12 @@ from __future__ import annotations
 from torch import Tensor
 
 from gradspace.models.contract import RetrievalModel, unit
+from gradspace.models.encoders import TextEncoders
 from gradspace.models.inputs import ImageInput, TextInput
 from gradspace.models.pooling import length_mask, masked_max, masked_mean
-from gradspace.models.registry import Count, Share, model
-from gradspace.models.text import GRUEncoder, TransformerEncoder, text_encoder
-from gradspace.parameters import Flag, Positive
+from gradspace.models.registry import model
+from gradspace.models.text import GRUEncoder, TransformerEncoder
+from gradspace.parameters import Flag
 
 
 @model(
@@ -41,27 +42,13 @@ class TextDual(RetrievalModel):
         image_input: ImageInput,
         text_input: TextInput,
         *,
-        width: Count = 256,
-        word_width: Count = 128,
-        dropout: Share = 0.0,
         shared: Flag = True,
-        text_rate: Positive = 0.1,
+        encoders: TextEncoders = TextEncoders(width=256, word_width=128),
     ) -> None:
         super().__init__()
-        self.width = width
-
-        def encoder() -> GRUEncoder | TransformerEncoder:
-            return text_encoder(
-                text_input,
-                width,
-                word_width=word_width,
-                dropout=dropout,
-                rate=text_rate,
-                bidirectional=True,
-            )
-
-        self.texts = encoder()
-        self.passages = None if shared else encoder()
+        self.width = encoders.width
+        self.texts = encoders.texts(text_input, bidirectional=True)
+        self.passages = None if shared else encoders.texts(text_input, bidirectional=True)
 
     def embed_images(self, images: Tensor) -> Tensor:
         """[n, width], from passages as `gradspace.data` makes them: the length, then tokens."""

@@ -15,11 +15,10 @@ from gradspace.models.contract import (
     unit,
     xavier_linear,
 )
-from gradspace.models.inputs import ImageInput, TextInput, image_features
+from gradspace.models.encoders import Encoders
+from gradspace.models.inputs import ImageInput, TextInput
 from gradspace.models.pooling import GPO, length_mask
-from gradspace.models.registry import STEP_DECAY, Count, Share, model
-from gradspace.models.text import text_encoder
-from gradspace.parameters import Flag, Positive
+from gradspace.models.registry import STEP_DECAY, model
 
 DropRate = Annotated[float, Field(strict=True, ge=0, le=0.5)]
 
@@ -55,35 +54,17 @@ class VSEInfinity(RetrievalModel):
         image_input: ImageInput,
         text_input: TextInput,
         *,
-        width: Count = 1024,
-        word_width: Count = 300,
-        dropout: Share = 0.0,
         drop: DropRate = 0.2,
-        backbone_rate: Positive = 0.01,
-        text_rate: Positive = 0.1,
-        freeze_batch_norm: Flag = True,
+        encoders: Encoders = Encoders(),
     ) -> None:
         super().__init__()
-        self.width = width
+        width = self.width = encoders.width
         self.drop = drop
-        self.images = image_features(
-            image_input,
-            self.name,
-            regions=True,
-            rate=backbone_rate,
-            freeze_batch_norm=freeze_batch_norm,
-        )
+        self.images = encoders.images(image_input, self.name, regions=True)
         self.project = xavier_linear(self.images.width, width)
         self.refine = _mlp(self.images.width, width) if image_input.shape else None
         self.pool_images = GPO()
-        self.texts = text_encoder(
-            text_input,
-            width,
-            word_width=word_width,
-            dropout=dropout,
-            rate=text_rate,
-            bidirectional=True,
-        )
+        self.texts = encoders.texts(text_input, bidirectional=True)
         self.pool_texts = GPO()
 
     def embed_images(self, images: Tensor) -> Tensor:

@@ -11,10 +11,9 @@ from gradspace.models.contract import (
     unit,
     xavier_linear,
 )
-from gradspace.models.inputs import ImageInput, TextInput, image_features
-from gradspace.models.registry import STEP_DECAY, Count, Share, model
-from gradspace.models.text import text_encoder
-from gradspace.parameters import Flag, Positive
+from gradspace.models.encoders import Encoders
+from gradspace.models.inputs import ImageInput, TextInput
+from gradspace.models.registry import STEP_DECAY, model
 
 
 @model(
@@ -37,26 +36,13 @@ class VSEPlusPlus(RetrievalModel):
         image_input: ImageInput,
         text_input: TextInput,
         *,
-        width: Count = 1024,
-        word_width: Count = 300,
-        dropout: Share = 0.0,
-        backbone_rate: Positive = 1.0,
-        text_rate: Positive = 0.1,
-        freeze_batch_norm: Flag = False,
+        encoders: Encoders = Encoders(backbone_rate=1.0, freeze_batch_norm=False),
     ) -> None:
         super().__init__()
-        self.width = width
-        self.images = image_features(
-            image_input,
-            self.name,
-            regions=False,
-            rate=backbone_rate,
-            freeze_batch_norm=freeze_batch_norm,
-        )
-        self.project = xavier_linear(self.images.width, width)
-        self.texts = text_encoder(
-            text_input, width, word_width=word_width, dropout=dropout, rate=text_rate
-        )
+        self.width = encoders.width
+        self.images = encoders.images(image_input, self.name, regions=False)
+        self.project = xavier_linear(self.images.width, self.width)
+        self.texts = encoders.texts(text_input)
 
     def embed_images(self, images: Tensor) -> Tensor:
         features = self.images(images)

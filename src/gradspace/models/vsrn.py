@@ -6,11 +6,11 @@ from torch import Tensor, nn
 
 from gradspace.models.captioning import CaptionDecoder
 from gradspace.models.contract import RetrievalModel, unit, xavier_linear
+from gradspace.models.encoders import Encoders
 from gradspace.models.gcn import GCNBlock
-from gradspace.models.inputs import ImageInput, TextInput, image_features
+from gradspace.models.inputs import ImageInput, TextInput
 from gradspace.models.registry import STEP_DECAY, Count, Share, model
-from gradspace.models.text import text_encoder
-from gradspace.parameters import Flag, Positive
+from gradspace.parameters import Flag
 
 
 @model(
@@ -40,35 +40,22 @@ class VSRN(RetrievalModel):
         image_input: ImageInput,
         text_input: TextInput,
         *,
-        width: Count = 2048,
         num_blocks: Count = 4,
-        word_width: Count = 300,
-        dropout: Share = 0.0,
         first_norm: Flag = False,
         batch_norm: Flag = True,
         caption_decoder: Flag = False,
         caption_dropout: Share = 0.2,
-        backbone_rate: Positive = 0.01,
-        text_rate: Positive = 0.1,
-        freeze_batch_norm: Flag = True,
+        encoders: Encoders = Encoders(width=2048),
     ) -> None:
         super().__init__()
-        self.width = width
-        self.images = image_features(
-            image_input,
-            self.name,
-            regions=True,
-            rate=backbone_rate,
-            freeze_batch_norm=freeze_batch_norm,
-        )
+        width = self.width = encoders.width
+        self.images = encoders.images(image_input, self.name, regions=True)
         self.project = xavier_linear(self.images.width, width)
         self.first_norm = first_norm
         self.blocks = nn.Sequential(*(GCNBlock(width) for _ in range(num_blocks)))
         self.reader = nn.GRU(width, width, batch_first=True)
         self.norm = _ImageNorm(width) if batch_norm else None
-        self.texts = text_encoder(
-            text_input, width, word_width=word_width, dropout=dropout, rate=text_rate
-        )
+        self.texts = encoders.texts(text_input)
         self.decoder = (
             CaptionDecoder(width, self.texts.vocabulary_size, dropout=caption_dropout)
             if caption_decoder

@@ -12,7 +12,7 @@ from functools import partial
 from types import ModuleType
 from typing import Any
 
-from gradspace.objectives.contract import Objective
+from gradspace.objectives.contract import Objective, Reduction
 from gradspace.objectives.goal import Goal
 from gradspace.objectives.registry import (
     LOSSES,
@@ -23,6 +23,7 @@ from gradspace.objectives.registry import (
     triplet_weight,
 )
 from gradspace.parameters import checked, parameters_of, suggestion
+from gradspace.plugins import load_installed
 
 __all__ = ["Objective", "list_objectives", "loss", "objective", "pair_weight", "triplet_weight"]
 
@@ -38,6 +39,8 @@ class ObjectiveInfo:
     summary: str
     source: str
     parameters: dict[str, Any]
+    reduction: Reduction
+    """How it is published to reduce a batch; it decides how large the gradient is."""
 
 
 def objective(name: str, **parameters: Any) -> Objective:
@@ -51,13 +54,15 @@ def objective(name: str, **parameters: Any) -> Objective:
             f"the name of an objective must be a string, got {name!r}; gs.list_objectives() "
             "lists them"
         )
+    if not _is_known(name):
+        load_installed()
     if name in LOSSES:
         build = LOSSES[name].build
         return build(**checked(name, parameters_of(build), parameters))
-    triplet, _, pair = name.partition("/")
-    if triplet not in TRIPLET_WEIGHTS or pair not in PAIR_WEIGHTS:
+    if not _is_known(name):
         known = [info.name for info in list_objectives()]
         raise ValueError(f"unknown objective {name!r}; {suggestion(name, known, 'there are')}")
+    triplet, _, pair = name.partition("/")
     return _goal(triplet, pair, parameters)
 
 
@@ -74,22 +79,41 @@ def as_objective(given: Objective | str) -> Objective:
 
 
 def list_objectives() -> tuple[ObjectiveInfo, ...]:
-    """Every objective: name, one line, the paper it is from, and its parameters with defaults."""
+    """Every objective: name, one line, its paper, its parameters with defaults, its reduction.
+
+    The published reductions make gradients that are four orders of magnitude apart (a table is in
+    docs/concepts.md): to swap objectives is to swap the learning rate, but for optimisers such as
+    Adam that ignore the size. `RetrievalLoss(reduction="mean")` makes them comparable.
+    """
+    load_installed()
     losses = [
-        ObjectiveInfo(entry.name, entry.summary, entry.source, _defaults(entry.build))
+        ObjectiveInfo(
+            entry.name,
+            entry.summary,
+            entry.source,
+            _defaults(entry.build),
+            entry.build.reduction,
+        )
         for entry in LOSSES.values()
     ]
     cells = [
         ObjectiveInfo(
             f"{t.name}/{p.name}",
             f"GOAL: triplet weight {t.name}, pair weight {p.name}",
-            f"{t.source} and {p.source.removeprefix('GOAL ')}",
+            _joined(t.source, p.source),
             _defaults(*t.parts, *p.parts),
+            Goal.reduction,
         )
         for t in TRIPLET_WEIGHTS.values()
         for p in PAIR_WEIGHTS.values()
     ]
     return (*sorted(losses, key=lambda info: info.name), *cells)
+
+
+def _joined(*sources: str) -> str:
+    first, second = sources
+    both = first.startswith("GOAL ") and second.startswith("GOAL ")
+    return f"{first} and {second.removeprefix('GOAL ') if both else second}"
 
 
 class _CallableModule(ModuleType):
@@ -102,6 +126,11 @@ class _CallableModule(ModuleType):
 
 
 sys.modules[__name__].__class__ = _CallableModule
+
+
+def _is_known(name: str) -> bool:
+    triplet, _, pair = name.partition("/")
+    return name in LOSSES or (triplet in TRIPLET_WEIGHTS and pair in PAIR_WEIGHTS)
 
 
 def _goal(triplet: str, pair: str, given: dict[str, Any]) -> Goal:

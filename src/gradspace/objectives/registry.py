@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 from gradspace.objectives.contract import Objective
 from gradspace.objectives.relative import Relative
 from gradspace.parameters import parameters_of
+from gradspace.plugins import admit
 
 T = TypeVar("T", bound=Callable[..., Any])
 
@@ -74,8 +75,12 @@ def _add(
     *,
     joins: Mapping[str, Registered[Any]],
 ) -> T:
-    if entry.name in registry:
-        raise ValueError(f"{entry.name!r} is registered already, as {registry[entry.name].build}")
+    taken = registry.get(entry.name)
+    admit(entry.name, entry.build, taken.build if taken else None)
+    if "/" in entry.name:
+        raise ValueError(
+            f"{entry.name!r} has a /, which joins the names of two weights: leave it out"
+        )
     if not entry.summary:
         raise ValueError(f"{entry.name!r} needs a docstring: its first line is shown to users")
     for other in joins.values():

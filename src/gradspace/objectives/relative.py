@@ -13,7 +13,6 @@ set is ever built, and both stream. An empty set is neutral.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -41,11 +40,15 @@ class Relative(ABC):
         """m- from that statistic, where there are other negatives than the hardest."""
 
     @abstractmethod
-    def positive_mean(self, p: Tensor, mean: Callable[[Callable[..., Tensor]], Tensor]) -> Tensor:
-        """m+, where `mean(f)` is the mean of f over the other pairs' positive scores in the set."""
+    def of_positive(self, r: Tensor) -> Tensor:
+        """What is averaged over the set of m+."""
+
+    @abstractmethod
+    def positive_mean(self, p: Tensor, mean: Tensor) -> Tensor:
+        """m+ from that mean, where there are other positives in the set."""
 
     def statistics(self, positive: PositiveScores) -> tuple[Statistic, Statistic]:
-        smallest = positive.in_batch.amin(0, keepdim=True) - self.epsilon
+        smallest = positive.smallest_in_batch - self.epsilon
         threshold = smallest.expand(len(positive.scores), 1)
         num_above = Sum(lambda s, least: (s >= least).to(s.dtype), threshold, shared=True)
         return num_above, self.sum_of_negatives(threshold)
@@ -57,19 +60,13 @@ class Relative(ABC):
         return mean.where(num_others > 0, self.neutral)
 
     def m_positive(self, positive: PositiveScores, n: Tensor) -> Tensor:
-        """m+, [queries, slots]; in float64, because it is a difference of running sums."""
-        p, in_batch = positive.scores.double(), positive.in_batch.double().sort().values
-        limit = (n + self.epsilon).double()
-        count = torch.searchsorted(in_batch, limit.flatten(), right=True).unsqueeze(1)
+        """m+, [queries, slots]; in float64, as sums over the batch are."""
+        p, limit = positive.scores.double(), (n + self.epsilon).double()
         own = p <= limit
+        total, count = positive.sum_in_batch(limit, self.of_positive)
         num_others = count - own.long()
-
-        def mean_of_others(function: Callable[[Tensor], Tensor]) -> Tensor:
-            running = torch.nn.functional.pad(function(in_batch).cumsum(0), (1, 0))
-            return (running[count] - function(p).where(own, 0)) / num_others.clamp(min=1)
-
-        mean = self.positive_mean(p, mean_of_others)
-        return mean.where(num_others > 0, self.neutral).to(n.dtype)
+        mean = (total - self.of_positive(p).where(own, 0)) / num_others.clamp(min=1)
+        return self.positive_mean(p, mean).where(num_others > 0, self.neutral).to(n.dtype)
 
 
 @dataclass(frozen=True)
@@ -84,8 +81,11 @@ class MeanDifference(Relative):
     def negative_mean(self, n: Tensor, total: Tensor, num_others: Tensor) -> Tensor:
         return n - (total - n) / num_others
 
-    def positive_mean(self, p: Tensor, mean: Callable[[Callable[..., Tensor]], Tensor]) -> Tensor:
-        return p - mean(lambda r: r)
+    def of_positive(self, r: Tensor) -> Tensor:
+        return r
+
+    def positive_mean(self, p: Tensor, mean: Tensor) -> Tensor:
+        return p - mean
 
 
 @dataclass(frozen=True)
@@ -106,5 +106,8 @@ class MeanExponential(Relative):
     def negative_mean(self, n: Tensor, total: Tensor, num_others: Tensor) -> Tensor:
         return torch.expm1(total - self.beta * n).clamp(min=0) / num_others
 
-    def positive_mean(self, p: Tensor, mean: Callable[[Callable[..., Tensor]], Tensor]) -> Tensor:
-        return torch.exp(self.alpha * p) * mean(lambda r: torch.exp(-self.alpha * r))
+    def of_positive(self, r: Tensor) -> Tensor:
+        return torch.exp(-self.alpha * r)
+
+    def positive_mean(self, p: Tensor, mean: Tensor) -> Tensor:
+        return torch.exp(self.alpha * p) * mean

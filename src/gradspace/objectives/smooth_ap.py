@@ -34,7 +34,11 @@ class SmoothAP(Objective):
         return 1 / self.temperature
 
     def statistics(self, positive: PositiveScores) -> tuple[Statistic, ...]:
-        return (Sum(lambda s, p: ((s - p) / self.temperature).sigmoid(), positive.scores),)
+        return (Sum(self._above, positive.scores),)
+
+    def _above(self, s: Tensor, p: Tensor) -> Tensor:
+        """G: does s score higher than p?"""
+        return ((s - p) / self.temperature).sigmoid()
 
     def value(self, positive: PositiveScores, *statistics: Tensor) -> Tensor:
         (above_in_negatives,) = statistics
@@ -44,10 +48,7 @@ class SmoothAP(Objective):
 
     def rank_in_positives(self, positive: PositiveScores) -> Tensor:
         """R_P, [queries, slots]."""
-        p = positive.scores
-        above = ((p[:, None, :] - p[:, :, None]) / self.temperature).sigmoid()
-        itself = torch.eye(p.shape[1], dtype=torch.bool, device=p.device)
-        return 1 + above.where(positive.valid[:, None, :] & ~itself, 0).sum(2)
+        return 1 + positive.sum_over_others(self._above)
 
     def num_contributing(
         self, weights: Tensor, scores: Tensor, positives: Positives, epsilon: float
@@ -62,7 +63,7 @@ class SmoothAP(Objective):
         rank = self.rank_in_positives(positive) + above_in_negatives
         counts = torch.zeros_like(rank)
         for slot, p in enumerate(torch.split(positive.scores, 1, dim=1)):
-            smooth = ((scores - p) / self.temperature).sigmoid()
+            smooth = self._above(scores, p)
             similar = smooth * (1 - smooth) / self.temperature / rank[:, slot : slot + 1] ** 2
             itself = positives.index[:, slot : slot + 1]
             counts[:, slot] = (similar.scatter(1, itself, 0) > epsilon).sum(1)

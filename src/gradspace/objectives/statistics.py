@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
+
+Term = Callable[[Tensor, Tensor], Tensor]
 
 # Stands for minus infinity inside exponentials: finite, so that no gradient becomes inf - inf.
 LOG_ZERO = -1e30
@@ -37,7 +40,8 @@ class PositiveScores:
     num_negatives: Tensor
     """[queries, 1]: how many of the query's candidates are not its positives."""
     in_batch: Tensor
-    """Every positive score of the batch, detached, in any order, and any number of +inf."""
+    """Every positive score of the batch, detached, in any order, and any number of +inf. Objectives
+    ask `smallest_in_batch` and `sum_in_batch`, which an execution may answer in another way."""
     offline: OfflineScores | None = None
     """Where negatives were mined offline."""
 
@@ -47,6 +51,30 @@ class PositiveScores:
 
     def mean(self, values: Tensor) -> Tensor:
         return self.sum(values) / self.valid.sum(1).clamp(min=1)
+
+    def sum_over_others(self, term: Term) -> Tensor:
+        """[queries, slots]: for each positive p, term(r, p) over the other positives r."""
+        p = self.scores
+        terms = term(p[:, None, :], p[:, :, None])
+        itself = torch.eye(p.shape[1], dtype=torch.bool, device=p.device)
+        return terms.where(self.valid[:, None, :] & ~itself, 0).sum(2)
+
+    @property
+    def smallest_in_batch(self) -> Tensor:
+        """[1]: the smallest positive score of the batch."""
+        return self.in_batch.amin(0, keepdim=True)
+
+    def sum_in_batch(
+        self, limit: Tensor, function: Callable[[Tensor], Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """The sum of function(r) over the batch's positive scores r <= limit, and their number.
+
+        Both are [queries, 1], as `limit` is; in float64, being differences of running sums.
+        """
+        in_order = self.in_batch.double().sort().values
+        count = torch.searchsorted(in_order, limit.double().flatten(), right=True).unsqueeze(1)
+        running = torch.nn.functional.pad(function(in_order).cumsum(0), (1, 0))
+        return running[count], count
 
     @property
     def nothing(self) -> Tensor:
@@ -67,7 +95,7 @@ class Sum:
     to one number per score. The result is [queries, columns of given].
     """
 
-    term: Callable[[Tensor, Tensor], Tensor]
+    term: Term
     given: Tensor
     shared: bool = False
     """`given` is one number without a gradient, the same for every query of both directions: then
@@ -81,7 +109,7 @@ class LogSumExp:
     A term at `LOG_ZERO` leaves its negative out; a sum with nothing in it is about LOG_ZERO.
     """
 
-    term: Callable[[Tensor, Tensor], Tensor]
+    term: Term
     given: Tensor
     shared: bool = False
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
+from gradspace.comparison.builtin import find_comparison
 from gradspace.comparison.compare import Compared, Findings, find_out, run_cells, save_findings
 from gradspace.comparison.grid import MAX_SMALL_SEEDS, SMALL, Cell, cells, on_data
 from gradspace.comparison.needs import check_needs
@@ -33,8 +34,11 @@ class ComparisonPlan:
 
     comparison: Comparison
     name: str
+    """The stem of its files."""
     folder: Path
     grid: list[Cell]
+    source: str = ""
+    """What a user calls it: a built-in name, or the path of a file."""
     published: Path | None = None
     notes: list[str] = field(default_factory=list)
     """What differs from the recipe, in words."""
@@ -86,7 +90,7 @@ def compare(
     Finished runs are kept: called again, it does only what is missing.
 
     Args:
-        recipe: a comparison, such as recipes/icr-table1.toml.
+        recipe: a TOML file, or the name of a built-in comparison: `gradspace compare --list`.
         data: run the same grid on this data instead, or on "scenes".
         small: narrow models and few epochs, minutes on two cores; the default on scenes.
         backbone: computes features once for data that has none.
@@ -98,10 +102,10 @@ def compare(
         console: where to show the runs; nowhere by default.
 
     Example:
-        >>> compare("recipes/icr-table1.toml", "scenes").findings.verdicts  # doctest: +SKIP
+        >>> compare("icr-table1", "scenes").findings.verdicts  # doctest: +SKIP
     """
     plan = make_plan(
-        Path(recipe),
+        recipe,
         data,
         small=small,
         only=only,
@@ -123,7 +127,7 @@ class FeatureSource:
 
 
 def make_plan(
-    recipe: Path,
+    recipe: str | Path,
     data: str | None = None,
     *,
     small: bool | None = None,
@@ -134,7 +138,8 @@ def make_plan(
     features: FeatureSource | None = None,
 ) -> ComparisonPlan:
     """Resolve a comparison into its grid; `features` are computed where it is given."""
-    chosen, root = load_comparison(recipe)
+    path = find_comparison(recipe)
+    chosen, root = load_comparison(path)
     small = data == "scenes" if small is None else small
     if small:
         seeds = seeds or min(chosen.seeds, MAX_SMALL_SEEDS)
@@ -149,8 +154,8 @@ def make_plan(
             changes += _read_features(own, folder, features)
     notes += ([SMALL] if small else []) + changes
     grid = cells(chosen, str(recipe), overrides=changes, small=small)
-    published = recipe.parent / chosen.published if chosen.published else None
-    return ComparisonPlan(chosen, recipe.stem, folder, grid, published, notes)
+    published = Path(chosen.published) if chosen.published else None
+    return ComparisonPlan(chosen, path.stem, folder, grid, str(recipe), published, notes)
 
 
 def run_plan(
@@ -163,7 +168,7 @@ def run_plan(
 ) -> ComparisonReport:
     """Train and evaluate what is missing of a plan, and make everything of it."""
     chosen, devices = plan.comparison, _devices(device)
-    check_needs(chosen, plan.grid, plan.name)
+    check_needs(chosen, plan.grid, plan.source)
     published = load_published(plan.published) if plan.published else []
     view = View(chosen.title, chosen.metrics, chosen.layout, tuple(published))
     say = console or Console(quiet=True)

@@ -129,7 +129,7 @@ class ExampleMaker:
         recipe = side.run.recipe().data
         key = recipe.model_dump_json()
         if key not in self._opened:
-            self._opened[key] = open_recipe(recipe)
+            self._opened[key] = open_recipe(recipe, run=side.run.folder)
         split = self._opened[key].splits[side.results.split]
         if digest(split.image_names, split.captions) != side.results.digest:
             raise ValueError(

@@ -6,22 +6,33 @@ from pathlib import Path
 
 from gradspace.data.dataset import Dataset, Split
 from gradspace.data.open import open_dataset
+from gradspace.plugins import not_repeated
 from gradspace.progress import Progress, Show, silently
 from gradspace.runs.folder import open_run
 from gradspace.runs.recipe import DataRecipe
 from gradspace.runs.system import is_pretrained
 
 
-def open_recipe(data: DataRecipe, progress: Progress | None = None) -> Dataset:
-    """Open the dataset that a recipe names."""
-    return open_dataset(
-        data.source,
-        images=data.images,
-        features=data.features,
-        skip_broken=data.skip_broken,
-        progress=progress,
-        **data.parameters,
-    )
+def open_recipe(
+    data: DataRecipe, progress: Progress | None = None, *, run: Path | None = None
+) -> Dataset:
+    """Open the dataset that a recipe names; `run` is the folder of the run that was trained on it.
+
+    Where it cannot be opened, the plug-in that reads it may be missing, which the run names.
+    """
+    try:
+        return open_dataset(
+            data.source,
+            images=data.images,
+            features=data.features,
+            skip_broken=data.skip_broken,
+            progress=progress,
+            **data.parameters,
+        )
+    except ValueError as error:
+        if run and (missing := not_repeated(run)):
+            raise ValueError(f"{error}{missing}") from error
+        raise
 
 
 def run_data(
@@ -43,4 +54,4 @@ def run_split(
 ) -> Split:
     """Open one split of the data of a run, or of other data."""
     with show("reading data") as progress:
-        return open_recipe(run_data(run, data, features), progress).split(name)
+        return open_recipe(run_data(run, data, features), progress, run=run).split(name)

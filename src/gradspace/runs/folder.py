@@ -1,7 +1,7 @@
 """A run is a folder: it can be resumed, read, copied and deleted.
 
 recipe.toml         everything resolved: `gradspace train RUN/recipe.toml` repeats the run
-environment.json    versions, commit, machine
+environment.json    versions, commit, machine, and the plug-ins it was trained with
 metrics.jsonl       one line per measurement and evaluation
 vocabulary.json     or tokenizer/: how captions become tokens
 backbone/           text-encoder/, pretrained/: configurations of pretrained parts, where there are
@@ -30,7 +30,8 @@ from typing import Any, Protocol
 import torch
 
 from gradspace.files import write_atomically
-from gradspace.runs.recipe import Recipe, make_recipe, read_toml, recipe_toml
+from gradspace.plugins import imported
+from gradspace.runs.recipe import Recipe, load_recipe, recipe_toml
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ class Run:
         return self.last.exists() or any(line["kind"] != "start" for line in self.metrics())
 
     def recipe(self) -> Recipe:
-        return make_recipe(read_toml(self.recipe_file), str(self.recipe_file))
+        return load_recipe(self.recipe_file)
 
     def metrics(self) -> Iterator[dict[str, Any]]:
         """Every line of metrics.jsonl; none before the first measurement."""
@@ -179,6 +180,7 @@ def environment() -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "gpus": gpus,
         "command": sys.argv,
+        "imports": imported(),
     }
 
 

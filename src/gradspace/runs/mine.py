@@ -106,7 +106,7 @@ def _represent(
 ) -> tuple[Represented, Split, dict[str, str]]:
     """A split as a run represents it, the split, and where the two come from."""
     with show("reading data") as progress:
-        dataset = open_recipe(run_data(run, data, features), progress)
+        dataset = open_recipe(run_data(run, data, features), progress, run=run)
     chosen = dataset.split(split)
     system = load_system(run, choose_device(device))
     with show("embedding") as progress:

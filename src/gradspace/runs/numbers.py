@@ -7,23 +7,15 @@ from dataclasses import fields
 from typing import Any
 
 from gradspace.analysis.cocos import Cocos
-from gradspace.metrics import RetrievalReport
+from gradspace.metrics import METRICS, DirectionReport, RetrievalReport
 from gradspace.parameters import suggestion
 
 DIRECTIONS = {"i2t": "image_to_text", "t2i": "text_to_image"}
 ARROWS = {"i2t": "image → text", "t2i": "text → image"}
 KS = (1, 5, 10)
 RECALLS = tuple(f"{way} R@{k}" for way in DIRECTIONS for k in KS)
-OTHERS = {
-    "average": "average_recall",
-    "mAP@5": "map_at_5",
-    "mAP@5 found": "map_at_5_found",
-    "median rank": "median_rank",
-    "mean rank": "mean_rank",
-}
 SYMBOLS = {count.metadata["symbol"]: count.name for count in fields(Cocos)}
 COCOS = tuple(f"{way} {symbol}" for way in DIRECTIONS for symbol in SYMBOLS)
-RETRIEVAL = (*RECALLS, *(f"{way} {name}" for way in DIRECTIONS for name in OTHERS), "rsum")
 SECONDS = "seconds per batch"
 CROSS = "cross rank"
 """Behind it an interval of ranks: the share of pairs in it, in percent."""
@@ -31,7 +23,8 @@ CROSS = "cross rank"
 
 def check_metric(name: str) -> None:
     """A ValueError for a name that no metric has."""
-    known = (*RETRIEVAL, *COCOS, SECONDS, CROSS)
+    others = [f"{way} {name}" for way in DIRECTIONS for name in ("average", *METRICS)]
+    known = (*RECALLS, *others, "rsum", *COCOS, SECONDS, CROSS)
     if name not in known and not name.startswith(f"{CROSS} "):
         raise ValueError(f"unknown metric {name!r}; {suggestion(name, known, 'there are')}")
 
@@ -40,12 +33,22 @@ def retrieval_metrics(report: RetrievalReport) -> dict[str, float]:
     """Every number of a report under its name."""
     found: dict[str, float] = {}
     for way, direction in DIRECTIONS.items():
-        values = getattr(report, direction)
+        values: DirectionReport = getattr(report, direction)
         found |= {f"{way} R@{k}": values.recall[k] for k in values.recall}
-        found |= {f"{way} {name}": getattr(values, field) for name, field in OTHERS.items()}
+        found[f"{way} average"] = values.average_recall
+        found |= {f"{way} {name}": value for name, value in values.metrics.items()}
     total = sum(report.cross_rank.values())
     cross = {f"{CROSS} {ranks}": 100 * n / total for ranks, n in report.cross_rank.items()}
     return {**found, "rsum": report.rsum, **cross}
+
+
+def decimals(metric: str) -> int:
+    """How many digits of a metric tables show."""
+    name = metric.partition(" ")[2]
+    if name in METRICS:
+        return METRICS[name].decimals
+    precise = metric in COCOS and not metric.endswith(("C^B", "C^0"))
+    return 3 if metric == SECONDS else 2 if precise else 1
 
 
 def cocos_metrics(counts: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

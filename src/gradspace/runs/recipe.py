@@ -27,6 +27,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 from gradspace.models import PairScorer, model_info
 from gradspace.objectives import Objective, objective
 from gradspace.parameters import NonNegative, Positive, suggestion
+from gradspace.plugins import not_repeated
 
 
 class RecipeTable(BaseModel):
@@ -228,7 +229,12 @@ def load_recipe(path: Path | None = None, overrides: Sequence[str] = ()) -> Reci
     raw = read_toml(path) if path else {}
     for override in overrides:
         apply_override(raw, override)
-    return make_recipe(raw, str(path) if path else "recipe")
+    try:
+        return make_recipe(raw, str(path) if path else "recipe")
+    except ValueError as error:
+        if path and (missing := not_repeated(path.parent)):
+            raise ValueError(f"{error}{missing}") from None
+        raise
 
 
 def make_recipe(raw: Mapping[str, Any], name: str = "recipe") -> Recipe:

@@ -177,4 +177,5 @@ def stable_ids(ids: Ids, device: torch.device) -> Tensor:
             digests = b"".join(blake2b(n.encode(), digest_size=8).digest() for n in names)
             vector = np.frombuffer(digests, np.int64)[places]
         vector = torch.from_numpy(vector.astype(np.int64))
-    return vector.to(device, torch.long).contiguous()
+    waits = device.type == "cpu"  # for ids of a GPU that are read here
+    return vector.to(device, torch.long, non_blocking=not waits).contiguous()

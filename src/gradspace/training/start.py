@@ -76,7 +76,7 @@ def _train(
     """Train, showing how it goes; whether it got to its end."""
     chosen, say = processes.choose_device(device), console or Console(quiet=True)
     with show("reading data") as progress:
-        dataset = keep_features(open_recipe(recipe.data, progress), chosen)
+        dataset = keep_features(open_recipe(recipe.data, progress, run=run.folder), chosen)
     system = prepare_system(run, recipe, dataset, chosen)
     names = f"{recipe.model.name}, {recipe.objective.name}"
     say.print(f"{describe(dataset)}\n{names} -> {run.folder}")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from gradspace.data.dataset import Dataset
+from gradspace.plugins import admit
 
 Open = TypeVar("Open", bound=Callable[..., Dataset])
 
@@ -44,9 +45,13 @@ def reader(
     """
 
     def register(open: Open) -> Open:
-        if name in READERS:
-            raise ValueError(f"{name!r} is registered already, as {READERS[name].open}")
-        READERS[name] = Reader(name, open, recognises, looks_for)
+        admit(name, open, READERS[name].open if name in READERS else None)
+        made = Reader(name, open, recognises, looks_for)
+        if not made.summary:
+            raise ValueError(f"{name!r} needs a docstring: its first line is shown to users")
+        if bool(recognises) != bool(looks_for):
+            raise ValueError(f"{name!r} needs both recognises and looks_for, or neither")
+        READERS[name] = made
         return open
 
     return register

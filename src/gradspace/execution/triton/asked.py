@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from gradspace.execution.block import Sides, is_shared
-from gradspace.execution.streamed import SAFE_RANGE
 from gradspace.execution.triton.launching import Inputs
 from gradspace.objectives.statistics import LOG_ZERO, LogSumExp, Sum
 
@@ -29,30 +28,34 @@ def num_columns(side: Sum | LogSumExp | None) -> int:
 
 
 class Given(NamedTuple):
-    """What the terms of both sides are given, and whether one reference serves all powers."""
+    """What the terms of both sides are given; one number where they share their terms.
+
+    Behind that one, for exponentials: a reference, and whether it serves all of them.
+    """
 
     row: Tensor
     column: Tensor
-    is_safe: bool
 
 
 def given_of(inputs: Inputs, wanted: Asked) -> Given:
-    """Where both sides share their terms, it is one number, and behind it the reference."""
     if not is_shared(wanted):
         row, column = (
             (side or wanted.either).given.detach().float().contiguous()
             for side in (wanted.row, wanted.column)
         )
-        return Given(row, column, False)
+        return Given(row, column)
     number = wanted.either.given[:1].detach().float()
-    if kind_of(wanted) == 1:
-        return Given(number, number, False)
-    bound = inputs.bound() * 1.01
-    terms = wanted.either.term(torch.linspace(-1, 1, 1025, device=bound.device) * bound, number)
-    highest = terms.max()
-    lowest = terms.where(terms > LOG_ZERO / 2, highest).min()
-    number = torch.cat([number.flatten(), highest[None]])
-    return Given(number, number, bool(highest - lowest < SAFE_RANGE))
+    if kind_of(wanted) == 2:
+        number = torch.cat([number.flatten(), _reference(inputs, wanted, number)])
+    return Given(number, number)
+
+
+def _reference(inputs: Inputs, wanted: Asked, number: Tensor) -> Tensor:
+    from gradspace.execution.triton import kernels
+
+    found = inputs.empty(2)
+    kernels.reference[(1,)](number, inputs.squares, found, TERM=translated(wanted).term, SIZE=1024)
+    return found
 
 
 class _Formula:

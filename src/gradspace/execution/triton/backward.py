@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -37,6 +38,7 @@ def _backward_with(tile: Tile, inputs: Inputs, upstream: Sequence[Upstream]) -> 
     float16 can hold those of a mean over many queries.
     """
     scale = _scale(upstream)
+    upstream = [_scaled(up, scale) for up in upstream]
     of_columns = inputs.columns.new_zeros(inputs.m, inputs.width, dtype=torch.float32)
     of_rows = inputs.rows.new_empty(inputs.n, inputs.width)
     givens = [given_of(inputs, up.wanted) for up in upstream]
@@ -51,11 +53,11 @@ def _backward_with(tile: Tile, inputs: Inputs, upstream: Sequence[Upstream]) -> 
         weights = memory[: chunk.stop - chunk.start, : inputs.m]
         rows = of_columns.new_zeros(len(weights), inputs.width)
         for k, up in enumerate(upstream):
-            by_row, by_column = _weigh(tile, inputs, up, givens[k], scale, chunk, weights)
+            by_row, by_column = weigh(tile, inputs, up, givens[k], chunk, weights)
             given_by_row[k].append(by_row)
             given_by_column[k] += by_column
-            _add_product(rows, weights, inputs.columns[:, : inputs.width])
-            _add_product(of_columns, weights.t(), inputs.rows[chunk, : inputs.width])
+            add_product(rows, weights, inputs.columns[:, : inputs.width])
+            add_product(of_columns, weights.t(), inputs.rows[chunk, : inputs.width])
         of_rows[chunk] = rows.div_(scale)
     return Gradients(
         of_rows,
@@ -70,12 +72,11 @@ def _backward_with(tile: Tile, inputs: Inputs, upstream: Sequence[Upstream]) -> 
     )
 
 
-def _weigh(
+def weigh(
     tile: Tile,
     inputs: Inputs,
     up: Upstream,
     given: Given,
-    scale: Tensor,
     chunk: slice,
     weights: Tensor,
 ) -> tuple[Tensor, Tensor]:
@@ -100,7 +101,7 @@ def _weigh(
         if result is None:
             sides += [part, part]
         else:
-            sides += [result[queries].contiguous(), (gradient[queries] * scale).contiguous()]
+            sides += [result[queries].contiguous(), gradient[queries].contiguous()]
         sides += [part]
     inputs.launch(
         kernels.weights,
@@ -127,7 +128,14 @@ def _scale(upstream: Sequence[Upstream]) -> Tensor:
     return 1 / largest.clamp(min=1e-30)
 
 
-def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
+def _scaled(up: Upstream, scale: Tensor) -> Upstream:
+    row, column = (
+        None if side is None else side * scale for side in (up.gradients.row, up.gradients.column)
+    )
+    return replace(up, gradients=Sides(row, column))
+
+
+def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
     """total += left @ right; float32, also of factors of 16 bits."""
     if left.dtype == torch.float32:
         total.addmm_(left, right)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -54,14 +54,14 @@ def _pass_with(
     givens = [given_of(inputs, one) for one in asked]
     bytes_per_row = 4 * most * max(across, ceil(inputs.m, tile.height))
     for rows in inputs.chunks(tile.height, bytes_per_row, CHUNK_BYTES):
-        maxima, sums = _partial_results(tile, inputs, hardest, asked, givens, rows)
-        row_sums = map(_together, asked, givens, (by_row for by_row, _ in sums))
-        found = [*_best(hardest.row, maxima[0], 0), *row_sums]
+        parts = partial_results(tile, inputs, hardest, asked, givens, rows, index=False)
+        row_sums = map(_together, asked, (by_row for by_row, _ in parts.sums))
+        found = [*_best(hardest.row, parts.best[0], 0), *row_sums]
         for total, part in zip(of_rows, found, strict=True):
             total.append(part)
-        column_sums = map(_together, asked, givens, (by_column for _, by_column in sums))
-        found = [*_best(hardest.column, maxima[1], rows.start // tile.height), *column_sums]
-        of_columns = _merge(asked, givens, of_columns, found) if of_columns else found
+        column_sums = map(_together, asked, (by_column for _, by_column in parts.sums))
+        found = [*_best(hardest.column, parts.best[1], rows.start // tile.height), *column_sums]
+        of_columns = _merge(asked, of_columns, found) if of_columns else found
     best_by_row, tiles_by_row, *by_row = (torch.cat(parts, -1) for parts in of_rows)
     best_by_column, tiles_by_column, *by_column = of_columns
     return Result(
@@ -73,30 +73,43 @@ def _pass_with(
         else None,
     ), [
         Result(
-            _finished(one, given, row) if one.row else None,
-            _finished(one, given, column) if one.column else None,
+            _finished(one, row) if one.row else None,
+            _finished(one, column) if one.column else None,
         )
-        for one, given, row, column in zip(asked, givens, by_row, by_column, strict=True)
+        for one, row, column in zip(asked, by_row, by_column, strict=True)
     ]
 
 
-_BothSides = tuple[Tensor, Tensor]
+class Parts(NamedTuple):
+    """What the tiles found, by row and by column: [tiles, queries], of sums with their columns."""
+
+    best: tuple[Tensor, Tensor]
+    at: tuple[Tensor, Tensor]
+    sums: list[tuple[Tensor, Tensor]]
 
 
-def _partial_results(
+def partial_results(
     tile: Tile,
     inputs: Inputs,
     hardest: Wanted,
     asked: Sequence[Asked],
     givens: Sequence[Given],
     rows: slice,
-) -> tuple[_BothSides, list[_BothSides]]:
-    """Of a chunk of rows: maxima [tiles, queries], sums [tiles, columns of given, queries]."""
+    *,
+    index: bool,
+) -> Parts:
+    """Of a chunk of rows; with `index` the best candidates as well as their scores."""
     from gradspace.execution.triton import kernels
 
     n = rows.stop - rows.start
     across, down = ceil(inputs.m, tile.width), ceil(n, tile.height)
-    maxima = inputs.empty(across, n), inputs.empty(down, inputs.m)
+    best = inputs.empty(across, n), inputs.empty(down, inputs.m)
+    at = best
+    if index:
+        at = (
+            torch.empty_like(best[0], dtype=torch.int32),
+            torch.empty_like(best[1], dtype=torch.int32),
+        )
     sums = [
         (
             inputs.empty(across, num_columns(one.row), n),
@@ -104,14 +117,14 @@ def _partial_results(
         )
         for one in asked
     ]
-    values = [*maxima]
+    values = [best[0], at[0], best[1], at[1]]
     constants: dict[str, Any] = {}
     for k, name in enumerate("AB"):
         one = asked[k] if k < len(asked) else None
         given = givens[k] if one else None
-        values += given_values(one, given, rows) if one and given else maxima
-        values += sums[k] if one else maxima
-        constants |= _constants(one, given, name)
+        values += given_values(one, given, rows) if one and given else best
+        values += sums[k] if one else best
+        constants |= _constants(one, name)
     inputs.launch(
         kernels.statistics,
         tile,
@@ -120,14 +133,14 @@ def _partial_results(
         **constants,
         HARDEST_BY_ROW=hardest.row is not None,
         HARDEST_BY_COLUMN=hardest.column is not None,
+        INDEX=index,
     )
-    return maxima, sums
+    return Parts(best, at, sums)
 
 
-def _constants(one: Asked | None, given: Given | None, name: str) -> dict[str, Any]:
+def _constants(one: Asked | None, name: str) -> dict[str, Any]:
     return {
         f"VANISHES_{name}": translated(one).vanishes if one else False,
-        f"SAFE_{name}": given.is_safe if given else False,
         f"TERM_{name}": translated(one).term if one else None,
         f"KIND_{name}": kind_of(one) if one else 0,
         f"SHARED_{name}": one is not None and is_shared(one),
@@ -144,25 +157,21 @@ def _best(wanted: Any, maxima: Tensor, first: int) -> tuple[Tensor, Tensor]:
     return value, tile + first
 
 
-def _together(one: Asked, given: Given, parts: Tensor) -> Tensor:
+def _together(one: Asked, parts: Tensor) -> Tensor:
     """[columns of given, queries], from partial results."""
-    return parts.logsumexp(0) if kind_of(one) == 2 and not given.is_safe else parts.sum(0)
+    return parts.logsumexp(0) if kind_of(one) == 2 else parts.sum(0)
 
 
-def _finished(one: Asked, given: Given, total: Tensor) -> Tensor:
+def _finished(one: Asked, total: Tensor) -> Tensor:
     """[queries, columns of given]"""
-    if given.is_safe:
-        total = total.log() + given.row[1]
     return (total if kind_of(one) == 1 else total.clamp(min=LOG_ZERO)).t().contiguous()
 
 
-def _merge(
-    asked: Sequence[Asked], givens: Sequence[Given], before: list[Tensor], now: list[Tensor]
-) -> list[Tensor]:
+def _merge(asked: Sequence[Asked], before: list[Tensor], now: list[Tensor]) -> list[Tensor]:
     better = now[0] > before[0]
     best = [new.where(better, old) for new, old in zip(now[:2], before[:2], strict=True)]
     pairs = map(torch.stack, zip(before[2:], now[2:], strict=True))
-    return best + list(map(_together, asked, givens, pairs))
+    return best + list(map(_together, asked, pairs))
 
 
 def recover(inputs: Inputs, tile_of: Tensor, width: int) -> Tensor:

@@ -49,12 +49,12 @@ class Fused:
 
     def forward(self, block: Block, wanted: Sequence[Wanted]) -> list[Result]:
         return or_else(
-            lambda: forward(Inputs(block), wanted), lambda: Streamed().forward(block, wanted)
+            lambda: forward(Inputs.of(block), wanted), lambda: Streamed().forward(block, wanted)
         )
 
     def backward(self, block: Block, upstream: Sequence[Upstream]) -> Gradients:
         return or_else(
-            lambda: backward(Inputs(block), upstream),
+            lambda: backward(Inputs.of(block), upstream),
             lambda: Streamed().backward(block, upstream),
         )
 
@@ -73,7 +73,7 @@ def or_else(fused: Callable[[], T], streamed: Callable[[], T]) -> T:
     """The one, or the other where a kernel cannot be compiled, with one warning."""
     from triton.errors import TritonError
 
-    from gradspace.execution.triton.terms import UnsupportedTermError
+    from gradspace.execution.triton.graphs import UnsupportedTermError
 
     try:
         return fused()

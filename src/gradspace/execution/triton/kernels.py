@@ -17,6 +17,7 @@ NONE = tl.constexpr(0)
 SUM = tl.constexpr(1)
 LOG_SUM_EXP = tl.constexpr(2)
 LOG_ZERO = tl.constexpr(-1e30)
+SAFE_RANGE = tl.constexpr(60.0)
 GROUP = tl.constexpr(8)
 
 
@@ -114,26 +115,55 @@ def _add_side(
 
 
 @triton.jit
+def longest(vectors, squares, count, d, ROWS: tl.constexpr, WIDTH: tl.constexpr):
+    """The square of the length of the longest vector."""
+    r = (tl.program_id(0) * ROWS + tl.arange(0, ROWS))[:, None]
+    total = tl.zeros((ROWS, WIDTH), tl.float32)
+    for first in range(0, d, WIDTH):
+        x = first + tl.arange(0, WIDTH)[None, :]
+        values = tl.load(vectors + r.to(tl.int64) * d + x, mask=(r < count) & (x < d), other=0.0)
+        total += values.to(tl.float32) * values.to(tl.float32)
+    tl.atomic_max(squares, tl.max(tl.sum(total, 1), 0))
+
+
+@triton.jit
+def reference(given, squares, out, TERM: tl.constexpr, SIZE: tl.constexpr):
+    """The highest exponent that a score can have, and whether it can serve as that of all.
+
+    No score is larger than the product of the longest vectors' lengths.
+    """
+    bound = 1.01 * tl.sqrt(tl.load(squares) * tl.load(squares + 1))
+    s = (tl.arange(0, SIZE)[None, :] / (SIZE - 1) * 2.0 - 1.0) * bound
+    terms = TERM(s, tl.load(given))
+    highest = tl.max(tl.max(terms, 1), 0)
+    lowest = tl.min(tl.min(tl.where(terms > LOG_ZERO / 2, terms, highest), 1), 0)
+    tl.store(out, highest)
+    tl.store(out + 1, (highest - lowest < SAFE_RANGE).to(tl.float32))
+
+
+@triton.jit
 def _add_both(
     scores, negative, given, row_part, column_part, r, c, n, m,
-    TERM: tl.constexpr, KIND: tl.constexpr, VANISHES: tl.constexpr, SAFE: tl.constexpr,
+    TERM: tl.constexpr, KIND: tl.constexpr, VANISHES: tl.constexpr,
 ):  # fmt: skip
     """A statistic of both sides, whose terms depend on the score alone.
 
-    Where it is SAFE, one reference, which lies behind `given`, serves all exponentials, and their
-    sums are written without the logarithm.
+    Where one reference serves all exponentials, they are computed once; it lies behind `given`, and
+    whether it does behind that.
     """
     terms = _terms(scores, negative, tl.load(given), TERM, KIND, VANISHES)
     if KIND == SUM:
         tl.store(row_part, tl.sum(terms, 1), mask=r < n)
         tl.store(column_part, tl.sum(terms, 0), mask=c < m)
-    elif SAFE:
-        powers = _exp(terms - tl.load(given + 1))
-        tl.store(row_part, tl.sum(powers, 1), mask=r < n)
-        tl.store(column_part, tl.sum(powers, 0), mask=c < m)
     else:
-        tl.store(row_part, _log_sum_exp(terms, 1), mask=r < n)
-        tl.store(column_part, _log_sum_exp(terms, 0), mask=c < m)
+        if tl.load(given + 2) > 0.0:
+            highest = tl.load(given + 1)
+            powers = _exp(terms - highest)
+            tl.store(row_part, _log(highest, tl.sum(powers, 1)), mask=r < n)
+            tl.store(column_part, _log(highest, tl.sum(powers, 0)), mask=c < m)
+        else:
+            tl.store(row_part, _log_sum_exp(terms, 1), mask=r < n)
+            tl.store(column_part, _log_sum_exp(terms, 0), mask=c < m)
 
 
 @triton.jit
@@ -141,14 +171,14 @@ def _add(
     scores, negative, row_given, column_given, row_out, column_out,
     r, c, n, m, tile_row, tile_column,
     TERM: tl.constexpr, KIND: tl.constexpr, VANISHES: tl.constexpr, SHARED: tl.constexpr,
-    SAFE: tl.constexpr, BY_ROW: tl.constexpr, BY_COLUMN: tl.constexpr,
+    BY_ROW: tl.constexpr, BY_COLUMN: tl.constexpr,
 ):  # fmt: skip
     """A statistic; BY_ROW and BY_COLUMN are the columns of given of each side, or 0."""
     if SHARED:
         _add_both(
             scores, negative, row_given,
             row_out + tile_column * n + r, column_out + tile_row * m + c,
-            r, c, n, m, TERM, KIND, VANISHES, SAFE,
+            r, c, n, m, TERM, KIND, VANISHES,
         )  # fmt: skip
     else:
         if BY_ROW > 0:
@@ -164,16 +194,29 @@ def _add(
 
 
 @triton.jit
+def _hardest(
+    scores, best, at, where, first, mask, AXIS: tl.constexpr, INDEX: tl.constexpr
+):  # fmt: skip
+    """The highest score of every query of the tile, and with INDEX the candidate that has it."""
+    if INDEX:
+        value, index = tl.max(scores, AXIS, return_indices=True)
+        tl.store(at + where, first + index, mask=mask)
+    else:
+        value = tl.max(scores, AXIS)
+    tl.store(best + where, value, mask=mask)
+
+
+@triton.jit
 def statistics(
     rows, columns, row_ids, column_ids, n, m, d,
-    row_best, column_best,
+    row_best, row_at, column_best, column_at,
     row_given_a, column_given_a, row_out_a, column_out_a,
     row_given_b, column_given_b, row_out_b, column_out_b,
-    HARDEST_BY_ROW: tl.constexpr, HARDEST_BY_COLUMN: tl.constexpr,
+    HARDEST_BY_ROW: tl.constexpr, HARDEST_BY_COLUMN: tl.constexpr, INDEX: tl.constexpr,
     TERM_A: tl.constexpr, KIND_A: tl.constexpr, VANISHES_A: tl.constexpr, SHARED_A: tl.constexpr,
-    SAFE_A: tl.constexpr, BY_ROW_A: tl.constexpr, BY_COLUMN_A: tl.constexpr,
+    BY_ROW_A: tl.constexpr, BY_COLUMN_A: tl.constexpr,
     TERM_B: tl.constexpr, KIND_B: tl.constexpr, VANISHES_B: tl.constexpr, SHARED_B: tl.constexpr,
-    SAFE_B: tl.constexpr, BY_ROW_B: tl.constexpr, BY_COLUMN_B: tl.constexpr,
+    BY_ROW_B: tl.constexpr, BY_COLUMN_B: tl.constexpr,
     HEIGHT: tl.constexpr, WIDTH: tl.constexpr, DEPTH: tl.constexpr, PRECISION: tl.constexpr,
     EVEN: tl.constexpr,
 ):  # fmt: skip
@@ -184,20 +227,20 @@ def statistics(
     r, c, negative = _negatives(row_ids, column_ids, row, column, n, m, HEIGHT, WIDTH, EVEN)
     scores = tl.where(negative, scores, -float("inf"))
     if HARDEST_BY_ROW:
-        tl.store(row_best + tile_column * n + r, tl.max(scores, 1), mask=r < n)
+        _hardest(scores, row_best, row_at, tile_column * n + r, column, r < n, 1, INDEX)
     if HARDEST_BY_COLUMN:
-        tl.store(column_best + tile_row * m + c, tl.max(scores, 0), mask=c < m)
+        _hardest(scores, column_best, column_at, tile_row * m + c, row, c < m, 0, INDEX)
     if KIND_A != NONE:
         _add(
             scores, negative, row_given_a, column_given_a, row_out_a, column_out_a,
             r, c, n, m, tile_row, tile_column,
-            TERM_A, KIND_A, VANISHES_A, SHARED_A, SAFE_A, BY_ROW_A, BY_COLUMN_A,
+            TERM_A, KIND_A, VANISHES_A, SHARED_A, BY_ROW_A, BY_COLUMN_A,
         )  # fmt: skip
     if KIND_B != NONE:
         _add(
             scores, negative, row_given_b, column_given_b, row_out_b, column_out_b,
             r, c, n, m, tile_row, tile_column,
-            TERM_B, KIND_B, VANISHES_B, SHARED_B, SAFE_B, BY_ROW_B, BY_COLUMN_B,
+            TERM_B, KIND_B, VANISHES_B, SHARED_B, BY_ROW_B, BY_COLUMN_B,
         )  # fmt: skip
 
 

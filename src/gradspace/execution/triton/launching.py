@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import copy
+from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -33,6 +34,7 @@ class Tile(NamedTuple):
 # In the order of their speed on an H200, where three tiles of 168 registers per thread, or two of
 # the weights, share a multiprocessor; the first that a device can hold is taken.
 STATISTICS = (Tile(128, 128, 64, 2, 4, 168),)
+INDEXED = (Tile(128, 128, 64, 3, 8),)
 WEIGHTS = (Tile(128, 128, 64, 3, 4), Tile(128, 128, 64, 2, 8))
 FLOAT32 = (Tile(128, 128, 32, 3, 8),)
 SMALLEST = Tile(64, 64, 32, 2, 4)
@@ -56,11 +58,15 @@ def on_a_tile_that_fits(tiles: Sequence[Tile], what: Any, run: Callable[[Tile], 
 class Inputs:
     """A block as the kernels read it: rows that are aligned, and ids of 32 bits."""
 
-    def __init__(self, block: Block) -> None:
-        self.rows, self.columns = _aligned(block.rows), _aligned(block.columns)
-        self.row_ids, self.column_ids = _short_ids(block.row_ids, block.column_ids)
-        self.n, self.m, self.width = len(block.rows), len(block.columns), block.rows.shape[1]
-        self.precision = "ieee" if is_full_float32(block.rows) else "tf32"
+    def __init__(self, rows: Tensor, columns: Tensor, row_ids: Tensor, column_ids: Tensor) -> None:
+        self.rows, self.columns = _aligned(rows), _aligned(columns)
+        self.row_ids, self.column_ids = row_ids, column_ids
+        self.n, self.m, self.width = len(rows), len(columns), rows.shape[1]
+        self.precision = "ieee" if is_full_float32(rows) else "tf32"
+
+    @staticmethod
+    def of(block: Block) -> Inputs:
+        return Inputs(block.rows, block.columns, *_short_ids(block.row_ids, block.column_ids))
 
     def tiles(self, wanted: Sequence[Tile]) -> Sequence[Tile]:
         return FLOAT32 if self.rows.dtype == torch.float32 else wanted
@@ -103,12 +109,17 @@ class Inputs:
         other.n, other.m = self.m, self.n
         return other
 
-    def bound(self) -> Tensor:
-        """No score is larger than the product of the longest vectors' lengths."""
-        bound = torch.ones((), device=self.rows.device)
-        for vectors in (self.rows, self.columns):
-            bound = bound * torch.linalg.vector_norm(vectors, dim=1).max()
-        return bound
+    @cached_property
+    def squares(self) -> Tensor:
+        """The squares of the lengths of the longest row and of the longest column."""
+        from gradspace.execution.triton import kernels
+
+        squares = torch.zeros(2, dtype=torch.float32, device=self.rows.device)
+        for k, vectors in enumerate((self.rows, self.columns)):
+            kernels.longest[(ceil(len(vectors), 16),)](
+                *(vectors, squares[k:], *vectors.shape), ROWS=16, WIDTH=64
+            )
+        return squares
 
     def empty(self, *shape: int) -> Tensor:
         return torch.empty(shape, dtype=torch.float32, device=self.rows.device)

@@ -1,0 +1,45 @@
+"""Comparisons that come with gradspace, found by name: `icr-table1`, `flickr8k/goal`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from gradspace.parameters import suggestion
+from gradspace.runs.recipe import read_toml
+
+FOLDER = Path(__file__).parents[1] / "recipes"
+
+
+@dataclass(frozen=True)
+class BuiltIn:
+    """A comparison of the package; its name stands where the path of a file may stand."""
+
+    name: str
+    title: str
+
+
+def list_builtin() -> list[BuiltIn]:
+    """Every built-in comparison, by name."""
+    return [BuiltIn(name, str(read_toml(path)["title"])) for name, path in _files().items()]
+
+
+def find_comparison(given: str | Path) -> Path:
+    """The file of a comparison: `given` where that exists, else the built-in one of that name."""
+    path = Path(given)
+    found = path if path.is_file() else builtin_file(path.as_posix())
+    if found is None and not path.exists():
+        meant = path.as_posix().removeprefix("recipes/").removesuffix(".toml")
+        nearest = suggestion(meant, _files(), "the built-in ones are")
+        raise ValueError(f"there is no comparison {given}, neither a file nor built in; {nearest}")
+    return found or path
+
+
+def builtin_file(name: str) -> Path | None:
+    """The file of the built-in comparison of that name, if there is one."""
+    return _files().get(name)
+
+
+def _files() -> dict[str, Path]:
+    paths = sorted(FOLDER.rglob("*.toml"))
+    return {path.relative_to(FOLDER).with_suffix("").as_posix(): path for path in paths}

@@ -1,0 +1,392 @@
+"""Objectives of batches of some thousands on a GPU: tiles of scores that are never in memory.
+
+Forward: the scores of the positives, one pass over the tiles for the statistics, one kernel for the
+values and slopes of all queries. Backward: the weights of a chunk of images at a time, and two
+products of them with the embeddings. A dozen launches in all, and nothing waits for the GPU but ids
+that are on it, once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from gradspace.execution.block import Sides, Upstream, Wanted
+from gradspace.execution.triton import launching
+from gradspace.execution.triton.asked import Asked, given_of, translated
+from gradspace.execution.triton.backward import WEIGHT_BYTES, add_product, weigh
+from gradspace.execution.triton.formulas import Functions
+from gradspace.execution.triton.forward import Parts, partial_results
+from gradspace.execution.triton.launching import Inputs, Tile, ceil, on_a_tile_that_fits
+from gradspace.execution.triton.slots import Slots
+from gradspace.execution.triton.whole_rows import functions, reduce
+from gradspace.objectives.contract import Objective, Reduction
+from gradspace.objectives.statistics import Hardest, PositiveScores, Statistic
+
+MOST = 1 << 29
+"""Scores up to which it is faster than lists of single weights and statistics put together."""
+MOST_BY_SLOT = 1 << 28
+"""Where terms are given the positives' scores: their weights are in memory at once."""
+QUERIES = 32
+"""Of a program."""
+
+
+def suits(objective: Objective, images: Tensor, texts: Tensor) -> bool:
+    if len(images) * len(texts) > MOST:
+        return False
+    found = functions(objective)
+    if found is None or found.query is None:
+        return False
+    return not _by_slot(found) or len(images) * len(texts) <= MOST_BY_SLOT
+
+
+def of_embeddings(
+    objective: Objective, reduction: Reduction, images: Tensor, texts: Tensor, slots: Slots
+) -> Tensor:
+    """The reduced value of both directions."""
+    apply: Any = _Tiled.apply
+    value: Tensor = apply(images, texts, slots, objective, reduction, torch.is_grad_enabled())
+    return value
+
+
+def _by_slot(found: Functions) -> bool:
+    return any(not isinstance(one, Hardest) and one.given.shape[1] > 1 for one in found.wanted)
+
+
+@dataclass(frozen=True)
+class _Side:
+    """The queries of one direction, and what was found of them."""
+
+    index: Tensor
+    """[queries, slots] of candidates, -1 where a slot is not used."""
+    scores: Tensor
+    """[queries, slots], infinity where a slot is not used."""
+    wanted: tuple[Statistic, ...]
+    slot_slopes: Tensor
+    best_slopes: Tensor
+    hardest: Tensor
+    results: list[Tensor]
+    slopes: list[Tensor]
+    """[queries, columns] of every sum."""
+
+    @property
+    def count(self) -> int:
+        return self.scores.shape[1]
+
+
+class _Tiled(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        images: Tensor,
+        texts: Tensor,
+        slots: Slots,
+        objective: Objective,
+        reduction: Reduction,
+        weigh: bool,
+    ) -> Tensor:
+        found = functions(objective)
+        assert found is not None
+        inputs = Inputs(images, texts, slots.image_ids, slots.text_ids)
+        sides = _sides(objective, inputs, slots)
+        value, facts = _values(inputs, sides, found, reduction, weigh)
+        ctx.save_for_backward(images, texts)
+        ctx.found = inputs, sides, found, facts, objective
+        return value
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        inputs, sides, found, facts, objective = ctx.found
+        images, texts = ctx.saved_tensors
+        small = images.dtype == torch.float16  # whose range is too small for those of a mean
+        factors = facts[1:3] / facts[1] if small else gradient * facts[1:3]
+        of_images, of_texts = _gradients(objective, inputs, sides, found, factors)
+        if small:
+            of_images, of_texts = (x * (gradient * facts[1]) for x in (of_images, of_texts))
+        return of_images.to(images.dtype), of_texts.to(texts.dtype), None, None, None, None
+
+
+# --- forward ------------------------------------------------------------------------------------
+
+
+def _sides(objective: Objective, inputs: Inputs, slots: Slots) -> Sides[_Side]:
+    """The positives' scores of both sides, and what is wanted of their negatives."""
+    by_image = _scores_of_slots(inputs, slots.texts_of_images)
+    by_text = by_image
+    if not slots.by_position:
+        by_text = _scores_of_slots(inputs.transpose(), slots.images_of_texts)
+    in_batch = by_image.flatten()
+    return Sides(
+        _side(objective, by_image, slots.texts_of_images, inputs.m, in_batch),
+        _side(objective, by_text, slots.images_of_texts, inputs.n, in_batch),
+    )
+
+
+def _side(
+    objective: Objective, scores: Tensor, index: Tensor, num_candidates: int, batch: Tensor
+) -> _Side:
+    found = functions(objective)
+    if found is not None and found.fixed:
+        wanted = _fixed_statistics(_Same(objective), scores.device)
+    else:
+        wanted = objective.statistics(_positive(scores, index, num_candidates, batch))
+    n, count = scores.shape
+    sums = [one for one in wanted if not isinstance(one, Hardest)]
+    columns = [one.given.shape[1] for one in sums]
+    return _Side(
+        index,
+        scores,
+        wanted,
+        slot_slopes=scores.new_empty(n, count),
+        best_slopes=scores.new_empty(n, 1),
+        hardest=torch.empty(n, 1, dtype=torch.int32, device=scores.device),
+        results=[scores.new_empty(n, c) for c in columns],
+        slopes=[scores.new_empty(n, c) for c in columns],
+    )
+
+
+class _Same(NamedTuple):
+    """An objective as itself, and not as what it equals."""
+
+    objective: Objective
+
+    def __hash__(self) -> int:
+        return id(self.objective)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self.objective is other.objective
+
+
+@lru_cache(maxsize=64)
+def _fixed_statistics(same: _Same, device: torch.device) -> tuple[Statistic, ...]:
+    """What an objective wants whatever the positives are, asked once."""
+    one = torch.zeros(1, 1, device=device)
+    positive = PositiveScores(one, one == 0, torch.ones_like(one, dtype=torch.long), one.flatten())
+    return same.objective.statistics(positive)
+
+
+def _positive(scores: Tensor, index: Tensor, num_candidates: int, batch: Tensor) -> PositiveScores:
+    """As an objective reads them, to say what it wants of the negatives."""
+    valid = index >= 0
+    num_negatives = num_candidates - valid.sum(1, keepdim=True)
+    return PositiveScores(scores.where(valid, 0), valid, num_negatives, batch)
+
+
+def _scores_of_slots(inputs: Inputs, index: Tensor) -> Tensor:
+    from gradspace.execution.triton import query_kernels
+
+    scores = inputs.empty(*index.shape)
+    query_kernels.scores_of_slots[tuple(scores.shape)](
+        *(inputs.rows, inputs.columns, index, scores, inputs.rows.shape[1]),
+        COUNT=index.shape[1],
+        WIDTH=256,
+        num_warps=1,
+    )
+    return scores
+
+
+def _values(
+    inputs: Inputs,
+    sides: Sides[_Side],
+    found: Functions,
+    reduction: Reduction,
+    weigh: bool,
+) -> tuple[Tensor, Tensor]:
+    """The value; and it with what multiplies the weights of images and of texts."""
+    images, texts = sides.row, sides.column
+    assert images is not None
+    assert texts is not None
+    pairs = [Wanted(a, b) for a, b in zip(images.wanted, texts.wanted, strict=True)]
+    asked = [cast(Asked, one) for one in pairs if not isinstance(one.either, Hardest)]
+    hardest = next((one for one in pairs if isinstance(one.either, Hardest)), Wanted(None, None))
+    givens = [given_of(inputs, one) for one in asked]
+    every = slice(0, inputs.n)
+
+    def run(tile: Tile) -> tuple[Parts, Tile]:
+        return partial_results(
+            tile, inputs, hardest, asked, givens, every, index=hardest.row is not None
+        ), tile
+
+    what = (inputs.rows.dtype, *(translated(one).term for one in asked))
+    wanted = launching.INDEXED if hardest.row else launching.STATISTICS
+    parts, tile = on_a_tile_that_fits(inputs.tiles(wanted), what, run)
+    batch = images.scores.flatten()
+    smallest = batch.amin() if found.asks_batch else batch
+    of_queries = inputs.empty(2, inputs.n + inputs.m)
+    values, counted = of_queries[0], of_queries[1]
+    for side, start, tiles, k in (
+        (images, 0, ceil(inputs.m, tile.width), 0),
+        (texts, inputs.n, ceil(inputs.n, tile.height), 1),
+    ):
+        _finish(
+            *(side, values[start:], counted[start:], smallest, batch, tiles),
+            *(inputs.n if k else inputs.m, found, weigh, parts, k),
+        )
+    return reduce(reduction, of_queries, values, inputs.n, inputs.m, weigh=False, fold=False)
+
+
+def _finish(
+    side: _Side,
+    values: Tensor,
+    counted: Tensor,
+    smallest: Tensor,
+    batch: Tensor,
+    tiles: int,
+    num_candidates: int,
+    found: Functions,
+    weigh: bool,
+    parts: Parts,
+    k: int,
+) -> None:
+    """Value and slopes of the queries of a side, the k-th of the parts' two."""
+    from triton import next_power_of_2
+
+    from gradspace.execution.triton import query_kernels
+
+    sums: list[Tensor] = []
+    for number in range(2):
+        one = number < len(side.results)
+        sums += [
+            parts.sums[number][k] if one else batch,
+            side.results[number] if one else batch,
+            side.slopes[number] if one else batch,
+        ]
+    num_queries = len(side.scores)
+    query_kernels.finish_queries[(ceil(num_queries, QUERIES),)](
+        *(side.scores, side.index, smallest, batch),
+        *(len(batch), values, counted, side.slot_slopes),
+        *(parts.best[k], parts.at[k], side.best_slopes, side.hardest),
+        *sums,
+        *(num_queries, num_candidates, tiles),
+        QUERY=found.query,
+        WEIGH=weigh,
+        COUNT=side.count,
+        QUERIES=QUERIES,
+        SLOTS=next_power_of_2(side.count),
+    )
+
+
+# --- backward -----------------------------------------------------------------------------------
+
+
+def _gradients(
+    objective: Objective,
+    inputs: Inputs,
+    sides: Sides[_Side],
+    found: Functions,
+    factors: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Multiply the weights of a chunk of images at a time with both sides' embeddings."""
+    images, texts = sides.row, sides.column
+    assert images is not None
+    assert texts is not None
+    upstream = _upstream(images, texts, found, factors)
+    width = ceil(inputs.m, 64) * 64  # what the kernel writes must be aligned
+    memory = 1 << 62 if _by_slot(found) else WEIGHT_BYTES
+    chunks = inputs.chunks(128, width * inputs.rows.element_size(), memory)
+    every = inputs.rows.new_empty(chunks[0].stop, width)
+    rows, columns = inputs.rows[:, : inputs.width], inputs.columns[:, : inputs.width]
+    of_images: list[Tensor] = []
+    of_texts: Tensor | None = None
+    for chunk in chunks:
+        weights = every[: chunk.stop - chunk.start, : inputs.m]
+        of_given = _of_sums(inputs, upstream, chunk, weights)
+        for side, k in ((images, 0), (texts, 1)):
+            slopes, factor = side.slot_slopes, factors[k : k + 1]
+            if of_given and found.gives:
+                slopes, factor = _with_given(objective, inputs, side, of_given[k], factor, k)
+            _add_single(weights, chunk, side, side.index, slopes, factor, k == 1)
+            if any(isinstance(found.wanted[number], Hardest) for number in found.sloped):
+                best = side.hardest, side.best_slopes
+                _add_single(weights, chunk, side, *best, factors[k : k + 1], k == 1)
+        of_images.append(weights @ columns)
+        if len(chunks) == 1:
+            return of_images[0], weights.t() @ rows
+        if of_texts is None:
+            of_texts = columns.new_zeros(columns.shape, dtype=torch.float32)
+        add_product(of_texts, weights.t(), rows[chunk])
+    assert of_texts is not None
+    return torch.cat(of_images), of_texts
+
+
+def _upstream(images: _Side, texts: _Side, found: Functions, factors: Tensor) -> Upstream | None:
+    """The sum that the values have a slope along, if there is one."""
+    sums = [k for k, one in enumerate(images.wanted) if not isinstance(one, Hardest)]
+    for number, k in enumerate(sums):
+        if k in found.sloped:
+            row, column = (_to_be_given(side.wanted[k], found) for side in (images, texts))
+            return Upstream(
+                cast(Asked, Wanted(row, column)),
+                Sides(images.results[number], texts.results[number]),
+                Sides(images.slopes[number] * factors[0], texts.slopes[number] * factors[1]),
+            )
+    return None
+
+
+def _to_be_given(one: Statistic, found: Functions) -> Statistic:
+    """Marked, where its given numbers are to get a gradient."""
+    if isinstance(one, Hardest) or not found.gives:
+        return one
+    return replace(one, given=one.given.detach().requires_grad_())
+
+
+def _of_sums(
+    inputs: Inputs, upstream: Upstream | None, chunk: slice, weights: Tensor
+) -> tuple[Tensor, Tensor] | None:
+    """Write the weights that a sum gives; return what both sides' given numbers get."""
+    if upstream is None:
+        weights.zero_()
+        return None
+    given = given_of(inputs, upstream.wanted)
+    what = (inputs.rows.dtype, translated(upstream.wanted).term)
+    return on_a_tile_that_fits(
+        inputs.tiles(launching.WEIGHTS),
+        what,
+        lambda tile: weigh(tile, inputs, upstream, given, chunk, weights),
+    )
+
+
+def _with_given(
+    objective: Objective, inputs: Inputs, side: _Side, of_given: Tensor, factor: Tensor, k: int
+) -> tuple[Tensor, Tensor]:
+    """The slopes of the slots with what terms give to the scores in them, and their factor.
+
+    A sum with a gradient along what it is given is the only one with a slope.
+    """
+    with torch.enable_grad():
+        p = side.scores.detach().requires_grad_()
+        num_candidates = inputs.n if k else inputs.m
+        wanted = objective.statistics(_positive(p, side.index, num_candidates, p.detach()[:, 0]))
+        given = next(
+            one.given for one in wanted if not isinstance(one, Hardest) and one.given.requires_grad
+        )
+    (back,) = torch.autograd.grad(given, p, of_given.t())
+    return side.slot_slopes * factor + back, torch.ones_like(factor)
+
+
+def _add_single(
+    weights: Tensor,
+    chunk: slice,
+    side: _Side,
+    index: Tensor,
+    slopes: Tensor,
+    factor: Tensor,
+    by_column: bool,
+) -> None:
+    """Add the weights of single candidates: of positives, or of the hardest negatives."""
+    from gradspace.execution.triton import query_kernels
+
+    num = len(side.scores)
+    query_kernels.add_to_weights[(ceil(num if by_column else len(weights), 128),)](
+        *(weights, weights.stride(0), index, slopes, factor),
+        *(chunk.start, chunk.stop, num),
+        COUNT=slopes.shape[1],
+        BY_COLUMN=by_column,
+        QUERIES=128,
+    )

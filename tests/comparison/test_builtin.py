@@ -1,0 +1,92 @@
+"""Comparisons that come with gradspace: found by name, and in the wheel."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from gradspace.comparison.builtin import FOLDER, find_comparison, list_builtin
+from gradspace.comparison.published import load_published
+from gradspace.comparison.recipe import load_comparison
+from gradspace.report.compare import make_plan
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_every_recipe_of_the_package_is_listed_with_its_title() -> None:
+    found = {one.name: one.title for one in list_builtin()}
+    assert len(found) == len(list(FOLDER.rglob("*.toml")))
+    assert found["icr-table1"] == "ICR Table 1: four losses on VSE++ and VSRN"
+    assert found["flickr8k/goal"].startswith("GOAL Tables 3 and 5 on Flickr8k")
+    assert all(found.values())
+
+
+def test_a_file_comes_before_a_built_in_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "icr-table1").mkdir()  # such as an --out of that name
+    assert find_comparison("icr-table1") == FOLDER / "icr-table1.toml"
+    (tmp_path / "icr-table2").write_text("title = 'Mine'")
+    assert find_comparison("icr-table2") == Path("icr-table2")
+    assert find_comparison(tmp_path) == tmp_path, "which is then said to be a folder"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("icr-table", r"no comparison icr-table, neither .* did you mean 'icr-table4'"),
+        ("recipes/icr-table1.toml", r"no comparison recipes/icr-table1.toml.*mean 'icr-table1'"),
+        ("xyz", "no comparison xyz, neither a file nor built in; the built-in ones are aoq-"),
+    ],
+)
+def test_unknown_names(given: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        find_comparison(given)
+
+
+def test_a_recipe_of_ones_own_extends_a_built_in_one(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text('extends = "icr-table1"\nseeds = 1\nonly = { model = ["VSE++"] }\n')
+    comparison, root = load_comparison(path)
+    assert root == FOLDER / "icr-table1.toml"
+    assert comparison.only.model == ("VSE++",)
+    plan = make_plan(path)
+    assert plan.published is not None
+    assert len(load_published(plan.published)) == 160, "the CSV beside the recipe that names it"
+
+
+@pytest.mark.slow
+def test_a_wheel_has_the_recipes_and_the_published_numbers(tmp_path: Path) -> None:
+    source, unpacked = tmp_path / "source", tmp_path / "unpacked"
+    ignored = shutil.ignore_patterns("*.egg-info", "__pycache__", "build")
+    shutil.copytree(ROOT / "src", source / "src", ignore=ignored)
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    command = ["-m", "pip", "wheel", "--quiet", "--no-deps", f"--wheel-dir={tmp_path}/out"]
+    done = subprocess.run([sys.executable, *command, source], capture_output=True, text=True)
+    if "Could not find a version that satisfies the requirement setuptools" in done.stderr:
+        pytest.skip("setuptools cannot be downloaded here, which builds wheels")
+    assert done.returncode == 0, done.stderr
+    [wheel] = (tmp_path / "out").glob("*.whl")
+    zipfile.ZipFile(wheel).extractall(unpacked)
+    there = {str(path.relative_to(FOLDER)) for path in FOLDER.rglob("*") if path.is_file()}
+    packed = unpacked / "gradspace" / "recipes"
+    assert {str(p.relative_to(packed)) for p in packed.rglob("*") if p.is_file()} == there
+    for folder in ("report/templates", "serve/static"):
+        assert len(list((unpacked / "gradspace" / folder).iterdir())) > 4
+    listed = subprocess.run(
+        [sys.executable, "-m", "gradspace", "compare", "--list"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(unpacked)},
+        check=True,
+    )
+    assert len(listed.stdout.splitlines()) == len(list_builtin())
