@@ -17,8 +17,9 @@ import gradspace as gs
 
 pytest.importorskip("triton")
 
+from gradspace.execution import choice
 from gradspace.execution.block import Block, Upstream
-from gradspace.execution.triton import backward, forward, fused, launching
+from gradspace.execution.triton import backward, forward, fused, launching, slots, tiled, whole_rows
 from gradspace.execution.triton.fused import Fused
 from gradspace.execution.triton.launching import Tile
 from gradspace.objectives.contract import Objective, Reduction
@@ -27,13 +28,25 @@ from gradspace.objectives.statistics import Hardest, PositiveScores, Statistic, 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="needs Triton's interpreter")
 
 
+@pytest.fixture(params=["rows", "tiles", "lists"])
+def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Whole rows of scores, tiles with weights in chunks, or tiles with lists of single weights."""
+    wanted: str = request.param
+    found = wanted if wanted != "lists" else None
+    monkeypatch.setattr(choice, "choose_kernels", lambda *_, **__: found)
+    return wanted
+
+
 @pytest.fixture(autouse=True)
 def interpreted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Tiles as small as Triton allows, several chunks of them, and CPU tensors for GPU ones."""
     monkeypatch.setattr(launching, "FLOAT32", (Tile(16, 32, 16, 1, 1),))
+    monkeypatch.setattr(slots, "QUERIES", 16)
+    monkeypatch.setattr(slots, "CANDIDATES", 16)
     monkeypatch.setattr(launching, "RECOVER", Tile(16, 0, 16, 1, 1))
     monkeypatch.setattr(forward, "CHUNK_BYTES", 4 * 16 * 40)
-    monkeypatch.setattr(backward, "WEIGHT_BYTES", 4 * 64 * 40)
+    for module in (backward, tiled):
+        monkeypatch.setattr(module, "WEIGHT_BYTES", 4 * 64 * 20)
     monkeypatch.setattr(fused, "is_available", lambda values: values.dtype in fused.DTYPES)
     with np.errstate(all="ignore"):  # the interpreter is NumPy: exp(-inf) and the like are meant
         yield
@@ -41,6 +54,7 @@ def interpreted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.parametrize("width", [6, 20])
 @pytest.mark.slow
+@pytest.mark.usefixtures("kernels")
 def test_every_objective_is_that_of_the_matrix(name: str, width: int) -> None:
     batch = embedded(num_images=37, num_texts=45, width=width, dtype=torch.float32)
     exact = batch._replace(images=batch.images.double(), texts=batch.texts.double())
@@ -49,6 +63,17 @@ def test_every_objective_is_that_of_the_matrix(name: str, width: int) -> None:
     assert_close(found, expected)
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("kernels")
+def test_every_objective_by_position(name: str) -> None:
+    batch = embedded(num_images=37, num_texts=37, dtype=torch.float32)
+    exact = batch._replace(images=batch.images.double(), texts=batch.texts.double())
+    how: dict[str, Any] = {"positives": "position", "reduction": "mean"}
+    expected = outcome(gs.RetrievalLoss(name, execution="dense", **how), exact)
+    assert_close(outcome(gs.RetrievalLoss(name, execution="triton", **how), batch), expected)
+
+
+@pytest.mark.usefixtures("kernels")
 @pytest.mark.parametrize("name", ["triplet-hard", "nt-xent", "smooth-ap", "circle/sigmoid-ms"])
 def test_whole_tiles_need_no_mask(name: str) -> None:
     batch = embedded(num_images=32, num_texts=64, width=16, dtype=torch.float32)
@@ -57,6 +82,7 @@ def test_whole_tiles_need_no_mask(name: str) -> None:
     assert_close(outcome(gs.RetrievalLoss(name, execution="triton"), batch), expected)
 
 
+@pytest.mark.usefixtures("kernels")
 @pytest.mark.parametrize("name", ["nt-xent", "multi-similarity", "circle"])
 def test_exponentials_that_one_reference_cannot_serve(name: str) -> None:
     batch = embedded(num_images=37, num_texts=45, length=2.0, dtype=torch.float32)
@@ -67,11 +93,67 @@ def test_exponentials_that_one_reference_cannot_serve(name: str) -> None:
     )
 
 
+@pytest.mark.usefixtures("kernels")
 def test_ids_of_any_size() -> None:
     batch = embedded(num_images=20, num_texts=30, dtype=torch.float32)
     large = batch._replace(image_ids=batch.image_ids << 40, text_ids=batch.text_ids << 40)
     loss = gs.RetrievalLoss("triplet-hard", execution="triton")
     torch.testing.assert_close(outcome(loss, large), outcome(loss, batch))
+
+
+@pytest.mark.usefixtures("kernels")
+@pytest.mark.parametrize("name", ["triplet-hard", "nt-xent", "smooth-ap", "circle/sigmoid-ms"])
+def test_several_backward_passes_give_the_same_bits(name: str) -> None:
+    batch = embedded(dtype=torch.float32)
+    images, texts = batch.images.clone().requires_grad_(), batch.texts.clone().requires_grad_()
+    value = gs.RetrievalLoss(name, execution="triton")(images, texts, *batch[2:])
+    first, second = (
+        torch.autograd.grad(value, (images, texts), retain_graph=True) for _ in range(2)
+    )
+    assert torch.equal(first[0], second[0])
+    assert torch.equal(first[1], second[1])
+    with torch.no_grad():
+        again = gs.RetrievalLoss(name, execution="triton")(images, texts, *batch[2:])
+    assert torch.equal(again, value)
+
+
+def test_kernels_are_chosen_by_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    batch, objective = embedded(dtype=torch.float32), gs.objective("nt-xent")
+
+    def chosen(name: str = "nt-xent") -> str | None:
+        return choice.choose_kernels(gs.objective(name), batch.images, batch.texts, chosen=True)
+
+    assert chosen() == "rows"
+    monkeypatch.setattr(whole_rows, "MOST", 40)
+    assert chosen() == chosen("triplet") == "tiles"
+    monkeypatch.setattr(tiled, "MOST_BY_SLOT", 1000)
+    assert (chosen(), chosen("triplet")) == ("tiles", None)
+    monkeypatch.setattr(tiled, "MOST", 1000)
+    assert chosen() is None
+    gradient = torch.func.grad(gs.RetrievalLoss(objective))(batch.images, batch.texts, *batch[2:])
+    torch.testing.assert_close(gradient, outcome(gs.RetrievalLoss(objective), batch).by_images)
+
+
+@pytest.mark.parametrize("name", ["triplet-hard", "nt-xent", "smooth-ap", "circle/sigmoid-ms"])
+def test_scores_of_any_origin(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = embedded(dtype=torch.float32)
+    scores = (batch.images @ batch.texts.t()).requires_grad_()
+    results = []
+    for available in (True, False):
+        monkeypatch.setattr(fused, "is_available", lambda _, found=available: found)
+        value = gs.RetrievalLoss(name).of_scores(scores, *batch[2:])
+        results.append((value.detach(), *torch.autograd.grad(2 * value, scores)))
+    assert_close(results[0], results[1])
+
+
+def test_a_batch_without_a_pair_has_no_gradient() -> None:
+    """On a GPU it is an error one batch later."""
+    batch = embedded(dtype=torch.float32)
+    found = outcome(
+        gs.RetrievalLoss("nt-xent", execution="triton"),
+        batch._replace(text_ids=batch.text_ids + 1000),
+    )
+    assert not any(part.any() for part in found)
 
 
 @pytest.mark.slow
@@ -175,6 +257,8 @@ def test_a_formula_without_translation_is_streamed_with_one_warning() -> None:
     torch.testing.assert_close(found, expected)
 
 
+@pytest.mark.parametrize("kernels", ["lists"], indirect=True)
+@pytest.mark.usefixtures("kernels")
 def test_a_kernel_that_does_not_compile_is_streamed_with_one_warning(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -197,12 +281,15 @@ def test_a_kernel_that_does_not_compile_is_streamed_with_one_warning(
     )
 
 
+@pytest.mark.usefixtures("kernels")
 def test_without_a_compiler_all_kernels_give_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise RuntimeError("Failed to find C compiler. Please specify via CC environment variable")
 
     monkeypatch.setattr(forward, "_pass_with", fail)
     monkeypatch.setattr(backward, "_backward_with", fail)
+    for module, name in ((whole_rows, "_weigh"), (tiled, "partial_results")):
+        monkeypatch.setattr(module, name, fail)
     monkeypatch.setattr(fused, "pair_scores", fail)
     monkeypatch.setattr(fused, "weighted_sums", fail)
     batch = embedded(dtype=torch.float32)
@@ -214,6 +301,8 @@ def test_without_a_compiler_all_kernels_give_way(monkeypatch: pytest.MonkeyPatch
     torch.testing.assert_close(found, expected)
 
 
+@pytest.mark.parametrize("kernels", ["lists"], indirect=True)
+@pytest.mark.usefixtures("kernels")
 def test_a_tile_that_is_too_large_for_the_device_gives_way(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -252,6 +341,7 @@ def test_what_backward_does_not_ask_for_is_not_computed(monkeypatch: pytest.Monk
         pytest.fail("a mined objective has no dense weights")
 
     monkeypatch.setattr(Fused, "backward", fail)
+    monkeypatch.setattr(choice, "choose_kernels", lambda *_, **__: None)
     batch = embedded(dtype=torch.float32)
     found = outcome(gs.RetrievalLoss("circle/sigmoid-ms", execution="triton"), batch)
     assert math.isfinite(float(found.value))

@@ -206,8 +206,8 @@ def test_large_batches_are_streamed_by_themselves(monkeypatch: pytest.MonkeyPatc
         outcome(gs.RetrievalLoss("triplet-hard"), batch)
     assert largest.size >= 23 * 57  # small batches are not
     monkeypatch.setitem(choice.SMALL, "cpu", 100)
-    executor = choice.choose_executor("auto", None, batch.images, batch.texts, alone=True)
-    assert isinstance(executor, Streamed)
+    found = choice.choose_without_kernels("auto", batch.images, batch.texts, None)
+    assert isinstance(found.executor, Streamed)
 
 
 def test_out_of_memory_says_what_helps(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,6 +58,12 @@ def choose(
         kernels = choose_kernels(objective, images, texts, chosen=execution == "triton")
         if kernels:
             return Choice(kernels=kernels)
+    return choose_without_kernels(execution, images, texts, tile, alone=alone)
+
+
+def choose_without_kernels(
+    execution: Execution, images: Tensor, texts: Tensor, tile: int | None, *, alone: bool = True
+) -> Choice:
     small = len(images) * len(texts) <= SMALL.get(images.device.type, 0)
     if execution == "dense" or (execution == "auto" and alone and small and tile is None):
         return Choice()

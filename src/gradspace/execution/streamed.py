@@ -60,7 +60,7 @@ class Streamed:
                     _add(tile, cast(_Asked, one), total)
             for total in totals:  # which overwrite the scores of the tile's positives
                 if isinstance(total.either, _HardestSoFar):
-                    _add_hardest(tile, total)
+                    _add_hardest(tile, total, block)
         return [
             Result(
                 total.row.result(block) if total.row else None,
@@ -95,6 +95,8 @@ class _HardestSoFar:
     value: Tensor
     start: Tensor
     """The first candidate of the block that the value is from."""
+    index: Tensor | None = None
+    """Where one tile is all there is, the candidate is known at once."""
 
     def update(self, queries: slice, best: Tensor, first: int, size: int) -> None:
         """From the best of every block of a tile, [queries, blocks]."""
@@ -104,6 +106,8 @@ class _HardestSoFar:
         self.start[queries] = (first + size * block).where(better, self.start[queries])
 
     def result(self, block: Block) -> HardestNegatives:
+        if self.index is not None:
+            return HardestNegatives(self.value, self.index.where(self.value != -torch.inf, -1))
         return HardestNegatives(self.value, _recover(block, self.start))
 
 
@@ -211,8 +215,13 @@ def _common_reference(terms: Tensor) -> Tensor | None:
     return highest if bool(highest - lowest < SAFE_RANGE) else None
 
 
-def _add_hardest(tile: BlockTile, total: Sides[_Accumulator]) -> None:
+def _add_hardest(tile: BlockTile, total: Sides[_Accumulator], block: Block) -> None:
     scores = tile.exclude(tile.scores, -torch.inf)
+    if scores.shape == (len(block.rows), len(block.columns)):
+        for side, across in ((total.row, 1), (total.column, 0)):
+            if isinstance(side, _HardestSoFar):
+                side.value, side.index = scores.max(across)
+        return
     (height, width), size = scores.shape, BLOCK.get(scores.device.type, 1024)
     beyond = (0, -width % size, 0, -height % size)
     if any(beyond):

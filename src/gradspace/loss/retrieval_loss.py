@@ -18,10 +18,16 @@ from gradspace.checks import (
     check_tensor,
 )
 from gradspace.execution.block import Executor
-from gradspace.execution.choice import Execution, Kernels, choose, choose_kernels
+from gradspace.execution.choice import (
+    Execution,
+    Kernels,
+    choose,
+    choose_kernels,
+    choose_without_kernels,
+)
 from gradspace.execution.distributed import Items, Processes
 from gradspace.execution.scaled import both_ways
-from gradspace.execution.triton import tiled, whole_rows
+from gradspace.execution.triton import fused, tiled, whole_rows
 from gradspace.loss.last_batch import LastBatch
 from gradspace.loss.memory import Memory
 from gradspace.loss.mined import MinedScores, Offline
@@ -132,7 +138,10 @@ class RetrievalLoss(nn.Module):
                 terms=terms is not None,
             )
             if choice.kernels:
-                return self._of_kernels(choice.kernels, images, texts, pairing)
+                value = self._of_kernels(choice.kernels, images, texts, pairing)
+                if value is not None:
+                    return value
+                choice = choose_without_kernels(self.execution, images, texts, self.tile)
             self._remember_sums(images, texts)
             if choice.executor is None:
                 return self._of_matrix(as_computed(images) @ as_computed(texts).t(), pairing, terms)
@@ -176,11 +185,14 @@ class RetrievalLoss(nn.Module):
 
     def _of_kernels(
         self, kernels: Kernels, images: Tensor, texts: Tensor, pairing: Pairing
-    ) -> Tensor:
-        if kernels == "tiles":
-            self._remember_sums(images, texts)
-            slots = pairing.slots(len(images), images.device)
-            return tiled.of_embeddings(self.objective, self.reduction, images, texts, slots)
+    ) -> Tensor | None:
+        """None where a kernel cannot be compiled here."""
+        run = self._of_rows if kernels == "rows" else self._of_tiles
+        return fused.or_else(
+            lambda: run(images, texts, pairing), lambda: whole_rows.give_up(self.objective)
+        )
+
+    def _of_rows(self, images: Tensor, texts: Tensor, pairing: Pairing) -> Tensor:
         pairs = pairing.where(images.shape[0], images.device)
         value, facts = whole_rows.of_embeddings(
             self.objective, self.reduction, images, texts, pairs
@@ -188,6 +200,11 @@ class RetrievalLoss(nn.Module):
         if self.checks:
             self._last_batch.remember(facts, images, texts)
         return value
+
+    def _of_tiles(self, images: Tensor, texts: Tensor, pairing: Pairing) -> Tensor:
+        self._remember_sums(images, texts)
+        slots = pairing.slots(len(images), images.device)
+        return tiled.of_embeddings(self.objective, self.reduction, images, texts, slots)
 
     def _remember_sums(self, images: Tensor, texts: Tensor) -> None:
         if self.checks:

@@ -77,6 +77,11 @@ def functions(objective: Objective) -> Functions | None:
     return _known[id(objective)][1]
 
 
+def give_up(objective: Objective) -> None:
+    """Have no functions for an objective any more: they do not compile here."""
+    _known[id(objective)] = objective, None
+
+
 class _OfEmbeddings(torch.autograd.Function):
     @staticmethod
     def forward(
