@@ -19,7 +19,8 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from gradspace.analysis.significance import Difference, compare_all, not_distinguishable
+from gradspace.analysis.significance import Difference, compare_all
+from gradspace.analysis.verdicts import not_distinguishable
 from gradspace.comparison.entries import Entry, Group, grouped, per_image
 from gradspace.comparison.published import Published
 from gradspace.runs.numbers import ARROWS, COCOS, RECALLS
