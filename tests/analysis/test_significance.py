@@ -89,7 +89,7 @@ def test_the_interval_holds_what_the_test_would_not_reject(gain: float, level: f
             sum(s * (d - x) for s, d in zip(row, differences, strict=True)) / num_queries + seed
             for row, seed in zip(signs.tolist(), seeds.tolist(), strict=True)
         ]
-        return (1 + sum(abs(value) >= abs(mean - x) for value in null)) / (1 + num)
+        return float(1 + sum(abs(value) >= abs(mean - x) for value in null)) / (1 + num)
 
     null = signs @ differences / num_queries + seeds
     low, high = significance._interval(null, signs.mean(1), mean, num_queries, level)

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from commands import refused
+from commands import here, refused
 from indexes.made_photos import write_photos
 from small_runs import train_small
 from typer.testing import CliRunner
@@ -134,6 +134,12 @@ def test_a_run_indexes_its_own_dataset(tmp_path: Path) -> None:
         run("search", tmp_path / "index", "a red ball", "--find", "caption", "--json")
     )
     assert all(hit["kind"] == "caption" and hit["image"] for hit in found)
+    assert here("search", tmp_path / "index", "a red ball").stderr == ""
+    done = here("search", tmp_path / "index", "a Dog and a zebra", "--json")
+    assert done.stderr == "the model has never seen 'dog', 'zebra'\n"
+    assert len(json.loads(done.stdout)) == 10
+    own = here("embed", folder, "--text", "a zebra", "--out", tmp_path / "vectors")
+    assert own.stderr == "the model has never seen 'zebra'\n"
 
 
 def test_mistakes_get_one_sentence(model: Path, photos: Path, tmp_path: Path) -> None:

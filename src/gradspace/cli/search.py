@@ -136,6 +136,7 @@ def search_command(
         find=find,
         where=where or (),
         device=device,
+        say=lambda note: errors.print(_shown(note), style="yellow", soft_wrap=True),
     )
     if as_json:
         print(json.dumps([_as_dict(hit) for hit in hits]))

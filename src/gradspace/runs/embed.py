@@ -19,6 +19,12 @@ def embed_captions(system: System, captions: Sequence[str]) -> Tensor:
     return system.model.embed_texts(tokens.to(system.device), lengths).float().cpu()
 
 
+def note_on_words(system: System, caption: str) -> str:
+    """Say which words of a sentence the model has never seen; empty where it knows them all."""
+    unknown = system.unknown_words(caption)
+    return f"the model has never seen {', '.join(map(repr, unknown))}" if unknown else ""
+
+
 @torch.inference_mode()
 def embed_pictures(system: System, pictures: Sequence[Image.Image]) -> Tensor:
     """Unit vectors of one's own pictures, [pictures, width]."""
