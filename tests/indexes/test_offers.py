@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -60,6 +61,14 @@ def test_an_explainer_that_reads_something_else(model: Path, photos: Path, tmp_p
     opened(model, photos, tmp_path / "index")
     run = train_small(tmp_path / "run", model={"name": "vse-infinity"}, training={"epochs": 1})
     assert not open_searcher(tmp_path / "index", CPU, run.folder).explains
+    opened(run.folder, None, tmp_path / "regions")
+    searcher = open_searcher(tmp_path / "regions", CPU, run.folder)
+    assert searcher.explainer
+    pooled = replace(searcher, explainer=replace(searcher.explainer, feature_shape=(128,)))
+    assert searcher.explains
+    assert not pooled.explains
+    with pytest.raises(ValueError, match=r"reads features of shape \[128\], and those of"):
+        pooled.explain("test-000000", "a ball")
 
 
 def facts(folder: Path, rows: Mapping[str, Mapping[str, Value]]) -> Path:

@@ -123,11 +123,11 @@ class Searcher:
             raise ValueError("the model that explains reads features, and the index is of pictures")
         grid = features.grid if isinstance(features, FeatureFile) else None
         given = torch.from_numpy(features.load(place))
-        wanted = system.feature_shape
-        if wanted is not None and wanted[-1] != given.shape[-1]:
+        wanted, has = system.feature_shape or (), tuple(given.shape)
+        if (len(wanted), wanted[-1:]) != (len(has), has[-1:]):  # regions may be more or fewer
             raise ValueError(
-                f"the model that explains reads features of width {wanted[-1]}, and those of the "
-                f"index have {given.shape[-1]}"
+                f"the model that explains reads features of shape {list(wanted)}, and those of "
+                f"the index have {list(has)}"
             )
         explanation = explain_pair(system, given, text, grid=grid)
         if explanation is None or grid is None or collection.split.images is None:
