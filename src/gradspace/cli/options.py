@@ -29,7 +29,9 @@ Runs = Annotated[
 ]
 Model = Annotated[
     Path,
-    typer.Argument(metavar="RUN", help="Folder of a run, or of CLIP, SigLIP ..., or a hub's name."),
+    typer.Argument(
+        metavar="MODEL", help="CLIP, SigLIP ... by its folder or hub name, or the folder of a run."
+    ),
 ]
 
 # --- train --------------------------------------------------------------------------------------

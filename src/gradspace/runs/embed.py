@@ -11,6 +11,9 @@ from torch import Tensor
 from gradspace.data.inputs import PassageReading, PictureReading
 from gradspace.runs.system import System
 
+EXAMPLE_MODEL = "openai/clip-vit-base-patch32"
+"""Reads pictures of one's own without any training."""
+
 
 @torch.inference_mode()
 def embed_captions(system: System, captions: Sequence[str]) -> Tensor:
@@ -37,8 +40,9 @@ def read_pictures(system: System, pictures: Sequence[Image.Image]) -> Tensor:
     if not isinstance(system.reading, PictureReading):
         what = "passages" if system.reading.kind == "passages" else "precomputed features"
         raise ValueError(
-            f"this run reads {what}, not pictures: train with model.backbone to embed "
-            "pictures of your own"
+            f"this run reads {what}, not pictures: for pictures of your own take any CLIP or "
+            f"SigLIP, by its folder or hub name, such as {EXAMPLE_MODEL}, or a run that was "
+            "trained with model.backbone"
         )
     return system.reading.prepare(pictures)
 
