@@ -264,7 +264,16 @@ def test_the_page_of_suspicious_negatives(
     browser.get(page.as_uri())
     assert not browser.get_log("browser")  # type: ignore[no-untyped-call]
     pairs = browser.find_elements(By.CSS_SELECTOR, "article")
-    assert 0 < len(pairs) <= 48
+    likely, errors = browser.find_elements(By.CSS_SELECTOR, "main > section")
+    assert likely.find_element(By.TAG_NAME, "h2").text == "Likely false negatives"
+    assert errors.find_element(By.TAG_NAME, "h2").text == "Errors of the model"
+    assert likely.rect["y"] < errors.rect["y"]
+    notes = [note.text for note in likely.find_elements(By.CSS_SELECTOR, ".note")]
+    close = [float(note.rpartition("close by ")[2]) for note in notes]
+    assert close == sorted(close, reverse=True)
+    assert 0 < len(close) <= 48
+    assert close[-1] >= 0.5
+    assert len(close) < len(pairs) <= 48 + 24
     assert ask(browser, "return [...document.images].every((image) => image.naturalWidth > 0)")
     assert ask(browser, "return document.images.length") == 2 * len(pairs)
     resize(browser, 360)

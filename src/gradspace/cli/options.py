@@ -102,7 +102,11 @@ Approximately = Annotated[
     bool, typer.Option("--approximate", help="With an index of faiss, for huge collections.")
 ]
 Audit = Annotated[
-    bool, typer.Option("--audit", help="Count the false negatives among what is listed.")
+    bool,
+    typer.Option(
+        "--audit",
+        help="Look for false negatives among what is listed: a page to judge them by eye.",
+    ),
 ]
 Proposals = Annotated[int, typer.Option(min=1, help="Times as many as are listed, by --propose.")]
 
