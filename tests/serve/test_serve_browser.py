@@ -218,6 +218,12 @@ def test_what_is_hinted_at_works(page: webdriver.Chrome) -> None:
     assert asked(page) == {"q": [text]}
     assert not find(page, "#try").is_displayed()
     hint = str(find(page, "#condition").get_attribute("placeholder"))
+    find(page, "#condition").send_keys(hint)
+    cut = (
+        "const box = document.getElementById('condition'); return box.scrollWidth - box.clientWidth"
+    )
+    assert ask(page, cut) <= 0, "it can be read to its end"
+    find(page, "#condition").clear()
     find(page, "#condition").send_keys(hint.removeprefix("filter, as "), Keys.ENTER)
     until(page, lambda: 0 < len(tiles(page)) < 24)
 

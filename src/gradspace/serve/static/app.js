@@ -131,9 +131,10 @@ function showOptions() {
   for (const radio of document.querySelectorAll('input[name="kind"]')) radio.checked = radio.value === kind;
   byId("kinds").hidden = kinds.size < 2;
   byId("pick").hidden = byId("by-picture").hidden = !readPictures();
-  const [condition] = conditions();
+  const condition = conditions().reduce((a, b) => (b.length < a.length ? b : a), conditions()[0]);
   byId("adder").hidden = !condition;
   byId("condition").placeholder = `filter, as ${condition}`;
+  byId("condition").size = byId("condition").placeholder.length;
   byId("condition-label").textContent = `Filter, as ${condition}`;
   byId("first").value = shown[0].id;
   byId("second").value = shown[1]?.id ?? "";
