@@ -196,7 +196,7 @@ def _p_value(null: Floats, a: _Summary, b: _Summary) -> float:
 
 
 def _corrected(ps: Sequence[float]) -> list[float]:
-    """With the other comparisons in mind; rounded, for one that equals LEVEL not to be below it."""
+    """p values with all comparisons in mind; rounded, so that one of LEVEL is not below it."""
     if not ps:
         return []
     from scipy.stats import false_discovery_control  # takes half a second to import

@@ -17,7 +17,7 @@ from gradspace.indexes.where import Value, parse_condition
 LOOKED_AT = 200
 MOST_SENTENCES = 3
 FEWEST_WORDS, LONGEST = 2, 48
-"""Of a sentence in words, and of a sentence or condition in characters."""
+"""Limits of a sentence, in words, and of a sentence or a condition, in characters."""
 SIZES = ("width", "height")
 """What every photo has comes last."""
 
