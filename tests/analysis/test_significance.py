@@ -11,12 +11,8 @@ import scipy.stats
 from numpy.typing import NDArray
 
 from gradspace.analysis import significance
-from gradspace.analysis.significance import (
-    Difference,
-    compare_all,
-    not_distinguishable,
-    verdict,
-)
+from gradspace.analysis.significance import Difference, compare_all
+from gradspace.analysis.verdicts import not_distinguishable, verdict
 
 Floats = NDArray[np.float64]
 
@@ -52,31 +48,54 @@ def test_summary_equals_the_loop(num_seeds: int) -> None:
     assert found.from_interaction == pytest.approx(from_interaction, abs=1e-12)
 
 
-def test_resamples_in_chunks_equal_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flips_in_chunks_equal_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(significance, "CHUNK", 100)
     per_query = hits(17, 3)
     drawn: list[Floats] = []
+    draw = significance._signs
 
-    def weights(num: int, num_queries: int, rng: np.random.Generator) -> Floats:
-        drawn.append(significance._counts(num, num_queries, rng))
+    def remembered(num: int, num_queries: int, rng: np.random.Generator) -> Floats:
+        drawn.append(draw(num, num_queries, rng))
         return drawn[-1]
 
-    found = significance._resampled_means(per_query, 23, weights, np.random.default_rng(0))
+    monkeypatch.setattr(significance, "_signs", remembered)
+    found, signs = significance._flipped_means(per_query, 23, np.random.default_rng(0))
     assert [len(chunk) for chunk in drawn] == [5, 5, 5, 5, 3]
     for r, row in enumerate(np.concatenate(drawn).tolist()):
-        assert sum(row) == 17
+        assert signs[r] == pytest.approx(sum(row) / 17)
         for o in range(3):
-            total = sum(weight * per_query[q, o] for q, weight in enumerate(row))
+            total = sum(sign * per_query[q, o] for q, sign in enumerate(row))
             assert found[r, o] == pytest.approx(total / 17)
 
 
-def test_signs_and_counts_are_fair() -> None:
+def test_signs_are_fair() -> None:
     signs = significance._signs(4000, 9, np.random.default_rng(0))
     assert set(np.unique(signs)) == {-1.0, 1.0}
     assert np.abs(signs.mean(0)).max() < 4 / math.sqrt(4000)
-    counts = significance._counts(4000, 9, np.random.default_rng(0))
-    assert counts.mean(0) == pytest.approx(np.ones(9), abs=4 / math.sqrt(4000))
-    assert counts.var() == pytest.approx(1 - 1 / 9, abs=0.05)  # of a binomial(9, 1/9)
+
+
+@pytest.mark.parametrize("level", [0.05, 0.004])
+@pytest.mark.parametrize("gain", [-20, 0, 3])
+def test_the_interval_holds_what_the_test_would_not_reject(gain: float, level: float) -> None:
+    """A difference x is tested as that of 0 is, after x is taken from every query."""
+    rng = np.random.default_rng(3)
+    num_queries, num = 40, 999
+    differences = rng.normal(gain, 30, num_queries)
+    signs, seeds = significance._signs(num, num_queries, rng), rng.normal(0, 2, num)
+    mean = float(differences.mean())
+
+    def p_of(x: float) -> float:
+        null = [
+            sum(s * (d - x) for s, d in zip(row, differences, strict=True)) / num_queries + seed
+            for row, seed in zip(signs.tolist(), seeds.tolist(), strict=True)
+        ]
+        return float(1 + sum(abs(value) >= abs(mean - x) for value in null)) / (1 + num)
+
+    null = signs @ differences / num_queries + seeds
+    low, high = significance._interval(null, signs.mean(1), mean, num_queries, level)
+    assert low < mean < high
+    for inside, outside in ((low + 1e-6, low - 1e-6), (high - 1e-6, high + 1e-6)):
+        assert p_of(inside) >= level > p_of(outside)
 
 
 @pytest.mark.parametrize("num_seeds", [(2, 2), (1, 4), (5, 3)])
@@ -122,7 +141,7 @@ def test_without_query_noise_it_is_the_t_test(num_seeds: tuple[int, int]) -> Non
     assert (found.low, found.high) == pytest.approx((interval.low, interval.high), rel=0.1)
 
 
-def test_interval_of_one_seed_is_the_bootstrap() -> None:
+def test_interval_of_one_seed_is_near_the_bootstrap() -> None:
     a, b = hits(1, 300, seed=1, rate=0.6), hits(1, 300, seed=2)
     [found] = compare_all({"a": a, "b": b})
     data = (a[0] - b[0],)
@@ -142,6 +161,23 @@ def test_correction_is_benjamini_hochberg() -> None:
     for rank in range(len(ordered), 0, -1):
         smallest = min(smallest, ordered[rank - 1].p * len(ordered) / rank)
         assert ordered[rank - 1].corrected == pytest.approx(smallest)
+
+
+@pytest.mark.parametrize("num_seeds", [1, 3])
+def test_an_interval_leaves_out_zero_where_the_difference_is_called_real(num_seeds: int) -> None:
+    rng = np.random.default_rng(5)
+    called = []
+    for _ in range(60):
+        rates = rng.choice([0.5, 0.55, 0.6, 0.7], 4)
+        values = {
+            str(k): np.where(rng.random((num_seeds, 80)) < rate, 100.0, 0.0)
+            for k, rate in enumerate(rates)
+        }
+        for found in compare_all(values, num_resamples=999):
+            assert (found.low <= 0 <= found.high) == (found.corrected >= significance.LEVEL)
+            assert found.low < found.mean < found.high
+            called.append(found.corrected < significance.LEVEL)
+    assert 0.1 < np.mean(called) < 0.9
 
 
 # Simulations: a hit is a latent score above zero.
@@ -264,7 +300,7 @@ def test_p_does_not_depend_on_other_objectives() -> None:
     results = World(num_seeds=(3, 3, 3)).draw(np.random.default_rng(0))
     of_all = compare_all(results, num_resamples=500)[0]
     [alone] = compare_all({name: results[name] for name in "ab"}, num_resamples=500)
-    assert (alone.p, alone.low) == pytest.approx((of_all.p, of_all.low))
+    assert alone.p == of_all.p
 
 
 @pytest.mark.parametrize("num_seeds", [1, 3])
@@ -324,6 +360,28 @@ def test_verdict_of_many() -> None:
         "a beats d by 1.00 ± 0.04 R@1 (p = 0.010), c by 2.00 ± 0.04, b by 3.00 ± 0.04 and "
         "e by 4.00 ± 0.04 (p < 0.001 each); g and f cannot be told apart from it. "
         "p is corrected for 6 comparisons."
+    )
+
+
+def test_a_verdict_says_why_one_further_behind_is_not_beaten() -> None:
+    results = made(best=368, near=365, triplet=331, worse=320, worst=311)
+    differences = [
+        differing("best", "near", 3, 2, 0.2),
+        differing("best", "triplet", 37, 2.8, 0.018),
+        differing("best", "worse", 48, 14.8, 0.08),
+    ]
+    four = {name: results[name] for name in ("best", "near", "triplet", "worse")}
+    assert verdict(four, differences, "rsum") == (
+        "best beats triplet by 37.0 ± 2.8 rsum (p = 0.018); near cannot be told apart from it; "
+        "worse (48.0 ± 14.8 behind) varies too much to be told apart from it. "
+        "p is corrected for 3 comparisons."
+    )
+    del results["near"]
+    more = [*differences[1:], differing("worst", "best", -57, 20, 0.09)]
+    assert verdict(results, more, "rsum") == (
+        "best beats triplet by 37.0 ± 2.8 rsum (p = 0.018); worse (48.0 ± 14.8 behind) and worst "
+        "(57.0 ± 20.0 behind) vary too much to be told apart from it. "
+        "p is corrected for 3 comparisons."
     )
 
 

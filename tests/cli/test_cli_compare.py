@@ -93,7 +93,7 @@ def test_a_study_ends_with_the_best_point_and_a_map(tmp_path: Path) -> None:
     assert len(found) == 4
     best = max(found, key=lambda label: found[label])
     assert f"best on dev: VSE++, triplet with {best.removeprefix('triplet ')}" in output
-    again = output.rpartition("train it with gradspace train ")[2].strip()
+    again = output.rpartition("gradspace train ")[2].strip()
     chosen = make_recipe(read_toml(Path(again)))
     margin, rate = chosen.objective.parameters["margin"], chosen.training.learning_rate
     assert best == f"triplet margin={margin} learning_rate={rate}"

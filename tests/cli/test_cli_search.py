@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 from pathlib import Path
 
 import pytest
-from commands import refused
+from commands import here, refused
 from indexes.made_photos import write_photos
 from small_runs import train_small
 from typer.testing import CliRunner
 
 from gradspace.cli import _run, app
 from gradspace.indexes import make
+from gradspace.runs.embed import EXAMPLE_MODEL
 
 
 def run(*arguments: object) -> str:
@@ -134,6 +136,32 @@ def test_a_run_indexes_its_own_dataset(tmp_path: Path) -> None:
         run("search", tmp_path / "index", "a red ball", "--find", "caption", "--json")
     )
     assert all(hit["kind"] == "caption" and hit["image"] for hit in found)
+    assert here("search", tmp_path / "index", "a red ball").stderr == ""
+    done = here("search", tmp_path / "index", "a Dog and a zebra", "--json")
+    assert done.stderr == "the model has never seen 'dog', 'zebra'\n"
+    assert len(json.loads(done.stdout)) == 10
+    own = here("embed", folder, "--text", "a zebra", "--out", tmp_path / "vectors")
+    assert own.stderr == "the model has never seen 'zebra'\n"
+
+
+def test_the_way_for_photos_is_named_where_another_was_taken(
+    model: Path, photos: Path, tmp_path: Path
+) -> None:
+    """The command of the sentence works, with another model in the place of its example."""
+    run_on_features = train_small(tmp_path / "run", training={"epochs": 1}).folder
+    album = photos.rename(tmp_path / "my photos")
+    out = tmp_path / "index"
+    for arguments in ((run_on_features, album, "--out", out), (album, "--out", out)):
+        said = refused("index", *arguments)
+        assert not out.exists()
+        _, *words = shlex.split(said.split("`")[1])
+        assert words == ["index", EXAMPLE_MODEL, str(album), "--out", str(out)]
+    assert "10 added" in run(*(model if word == EXAMPLE_MODEL else word for word in words))
+    run("index", run_on_features, "--out", tmp_path / "features")
+    assert EXAMPLE_MODEL in refused("search", tmp_path / "features", album / "000.png")
+    own = ("--image", album / "000.png", "--out", tmp_path / "vectors")
+    assert EXAMPLE_MODEL in refused("embed", run_on_features, *own)
+    assert EXAMPLE_MODEL in run("index", "--help")
 
 
 def test_mistakes_get_one_sentence(model: Path, photos: Path, tmp_path: Path) -> None:

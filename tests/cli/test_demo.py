@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import shlex
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from small_runs import DATA, MODEL
 
 from gradspace.cli import demo
 from gradspace.comparison.recipe import Comparison
+from gradspace.comparison.results import load_table
 from gradspace.indexes.searcher import Query, open_searcher
 
 
@@ -39,9 +42,19 @@ def test_demo_compares_objectives(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert expected in shown[0].replace("\n", "")
     assert "finished" in shown[0]
     assert "finished" not in shown[1], "what is trained is kept"
-    searched = [tmp_path / "search" / name for name in ("triplet", "circle-sigmoid-ms")]
-    assert f"gradspace serve {searched[0]} {searched[1]}" in shown[0].replace("\n", "")
-    [hits] = open_searcher(searched[1]).search([Query("a red ball")], 3)
+    *_, last = shown[0].splitlines()
+    program, serve, *searched = shlex.split(last)
+    assert Path(program).name == "gradspace" or program == sys.executable
+    results = {
+        row.objective: row.value
+        for row in load_table(tmp_path / "results.parquet")
+        if row.metric == "rsum"
+    }
+    best = max(results, key=lambda name: results[name])
+    assert serve == "serve"
+    assert searched[0] == str(tmp_path / "search" / best.replace("/", "-"))
+    assert {open_searcher(Path(folder)).index.name for folder in searched} == set(results)
+    [hits] = open_searcher(Path(searched[0])).search([Query("a red ball")], 3)
     assert len(hits) == 3
     page = (tmp_path / "report.html").read_text()
     assert "circle/sigmoid-ms" in page

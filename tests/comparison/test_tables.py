@@ -14,6 +14,7 @@ from gradspace.comparison.compare import find_out
 from gradspace.comparison.entries import Entry
 from gradspace.comparison.published import Published
 from gradspace.comparison.tables import View, as_csv, as_latex, as_markdown, as_rich
+from gradspace.runs.numbers import RECALLS
 
 METRICS = ("i2t R@1", "t2i R@1", "rsum")
 
@@ -105,6 +106,19 @@ def test_the_four_formats_say_the_same() -> None:
     rows = list(csv.DictReader(io.StringIO(as_csv(table))))
     assert float(rows[3]["mean"]) == cell.mean
     assert len(rows) == 2 * len(METRICS)
+
+
+def test_rsum_is_never_cut_off() -> None:
+    """On a phone it has a table of its own, where it does not fit beside the last direction."""
+    entries = entries_with({"circle/sigmoid-ms": 0.3, "triplet": 0.6})
+    [table] = find_out(View("t", (*RECALLS, "rsum")), entries).tables
+    for width in (200, 62, 50):
+        console = Console(file=io.StringIO(), width=width, record=True)
+        console.print(*as_rich(table, width), sep="\n")
+        text = console.export_text()
+        assert "…" not in text
+        assert text.count("rsum") == 1
+    assert [len(as_rich(table, width)) for width in (200, 62, 50)] == [1, 2, 3]
 
 
 def test_one_run_alone_is_a_table_without_marks() -> None:

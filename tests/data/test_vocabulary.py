@@ -38,6 +38,7 @@ def test_captions_become_numbers() -> None:
     ]
     assert lengths.tolist() == [3, 6, 2]
     assert str(tokens.dtype) == str(lengths.dtype) == "torch.int64"
+    assert vocabulary.unknown_words("A bird, a DOG: the bird") == ["bird", "the"]
 
 
 def test_a_vocabulary_comes_back(tmp_path: Path) -> None:

@@ -304,7 +304,7 @@ def test_a_damaged_record(tmp_path: Path, text: str) -> None:
         open_index(tmp_path)
     with pytest.raises(ValueError, match="is no index: make one with"):
         open_index(tmp_path / "index.json")
-    with pytest.raises(ValueError, match="is no index: make one with `gradspace index RUN"):
+    with pytest.raises(ValueError, match="is no index: make one with `gradspace index MODEL"):
         open_index(tmp_path / "none")
 
 
@@ -491,9 +491,9 @@ def test_a_run_on_features_searches_its_own_dataset(tmp_path: Path) -> None:
         searcher.search([Query(picture=Image.new("RGB", (9, 9)))])
     write_photos(tmp_path / "photos", range(2))
     photos = photo_folder(tmp_path / "photos")
-    other = create_index(tmp_path / "other", run.folder, system, photos)
-    with pytest.raises(ValueError, match="reads precomputed features, and the collection has"):
-        update_index(other, photos, system)
+    with pytest.raises(ValueError, match="reads precomputed features, and there are only"):
+        create_index(tmp_path / "other", run.folder, system, photos)
+    assert not (tmp_path / "other").exists()
 
 
 def test_a_dataset_that_is_gone(tmp_path: Path) -> None:

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from mining.made import random_lists, random_split
+from small_runs import train_small
 
 from gradspace.data.open import open_dataset
 from gradspace.data.readers.scenes import true_relevance
+from gradspace.mining import (
+    Suspect,
+    false_negative_rate,
+    find_suspects,
+    mine_exact,
+    most_suspicious,
+)
 from gradspace.mining import audit as module
-from gradspace.mining import false_negative_rate, mine_exact, most_suspicious
 from gradspace.mining.audit import intervals
+from gradspace.mining.closeness import CaptionCloseness
+from gradspace.runs.mine import mine
 from gradspace.scores.represented import Embeddings
 
 SPLIT = random_split()
@@ -92,6 +102,61 @@ def test_captions_without_an_image_are_no_suspects() -> None:
     assert all(suspect.caption % 2 for suspect in found)
     with pytest.raises(ValueError, match="num is 0; use at least 1"):
         most_suspicious(LISTS, 0)
+
+
+@pytest.mark.parametrize("most", [3, 10_000])
+def test_suspects_are_told_apart_by_their_captions(most: int) -> None:
+    """Plain loops over all pairs: who is close, who is an error, and everyone once."""
+    lists = replace(LISTS, positive_scores=LISTS.positive_scores - np.float16(0.1))
+    pool = ["a red ball", "two red balls", "a dog", "a dog in the snow", "three cats", "snow"]
+    rng = np.random.default_rng(0)
+    captions = [" ".join(rng.choice(pool, 2)) for _ in SPLIT.captions]
+    owner = np.asarray(SPLIT.image_of_caption)
+    found = find_suspects(lists, captions, owner, most, most)
+    close = CaptionCloseness(captions, owner)
+    expected: dict[str, list[tuple[int, int]]] = {"likely": [], "errors": []}
+    ranked = [(*close.closest(s.caption, s.image), s) for s in most_suspicious(lists, 10**6)]
+    for _, closeness, suspect in sorted(ranked, key=lambda each: -each[1]):
+        if closeness >= module.CLOSE:
+            expected["likely"].append((suspect.caption, suspect.image))
+    for _, closeness, suspect in ranked:
+        if closeness < module.FAR and suspect.score > suspect.positive_score:
+            expected["errors"].append((suspect.caption, suspect.image))
+    for name, pairs in expected.items():
+        once: list[tuple[int, int]] = []
+        for caption, image in pairs:
+            if all(caption != c and image != i for c, i in once):
+                once.append((caption, image))
+        chosen = getattr(found, name)
+        assert [(each.suspect.caption, each.suspect.image) for each in chosen] == once[:most]
+        assert len(chosen) > 2
+        for each in chosen:
+            own, closeness = close.closest(each.suspect.caption, each.suspect.image)
+            assert (each.own_caption, each.closeness) == (own, closeness)
+
+
+@pytest.mark.slow
+def test_what_is_close_is_more_often_true_than_the_rest(tmp_path: Path) -> None:
+    """On the built-in data, whose truth is known."""
+    run = train_small(
+        tmp_path / "run",
+        data={"num_train": 600},
+        model={"width": 64, "word_width": 32},
+        objective={"name": "nt-xent"},
+        training={"epochs": 4, "learning_rate": 3e-3, "track_every": 1000},
+    )
+    mined = mine(run.folder, top_texts=60, top_images=20, device="cpu")
+    assert mined.split is not None
+    relevance = true_relevance(mined.split)
+
+    def true(suspects: list[Suspect]) -> float:
+        return float(np.mean([relevance[each.caption, each.image] for each in suspects]))
+
+    found = find_suspects(mined.lists, mined.split.captions, mined.split.image_of_caption, 48, 24)
+    likely = true([each.suspect for each in found.likely])
+    assert likely > 0.1
+    assert likely > 2 * true(most_suspicious(mined.lists, 48))
+    assert likely > 2 * true([each.suspect for each in found.errors])
 
 
 def test_a_perfect_model_lists_the_false_negatives_of_scenes_first() -> None:

@@ -116,3 +116,12 @@ def test_tokenizer_works_in_data_workers(bert: Path) -> None:
 
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
         assert pool.submit(encode_in_worker, Tokenizer(bert)).result() == [[2, 4, 5, 3]]
+
+
+def test_tokenizer_knows_pieces_of_words(bert: Path, tmp_path: Path) -> None:
+    tokenizer = Tokenizer(bert)
+    assert tokenizer.unknown_words("a Cat runs, two dogs; a Cat") == ["Cat", ",", ";"]
+    assert tokenizer.unknown_words("the red dog") == tokenizer.unknown_words("") == []
+    tokenizer._tokenizer.unk_token = "[SEP]"  # as CLIP's, which is its mark of the end
+    tokenizer.save(tmp_path)
+    assert Tokenizer(tmp_path).unknown_words("the red dog") == []

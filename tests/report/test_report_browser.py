@@ -6,21 +6,29 @@ import base64
 import io
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Literal
 
+import numpy as np
 import pytest
 import torch
 from browsing import CONTRASTS, NEEDS_A_BROWSER, ask, background, open_browser, prefer, resize
 from PIL import Image
-from report.conftest import Reported
+from report.conftest import CPU, Reported
 from selenium import webdriver
 from selenium.webdriver import ActionChains, Keys
 from selenium.webdriver.common.by import By
 
+from gradspace.comparison.compare import find_out
+from gradspace.comparison.entries import Entry
+from gradspace.comparison.tables import View
 from gradspace.data.dataset import Dataset
 from gradspace.mining import mine_exact
+from gradspace.report import write_report
 from gradspace.report.audit import write_audit
+from gradspace.runs.numbers import RECALLS
 from gradspace.scores.represented import Embeddings
 
 pytestmark = NEEDS_A_BROWSER
@@ -181,6 +189,34 @@ def test_no_sideways_scrolling(opened: webdriver.Chrome, width: int) -> None:
     assert not ask(opened, f"{tables}.length"), "what scrolls can be scrolled by keyboard"
 
 
+@pytest.mark.parametrize("layout", ["rows", "grid"])
+def test_rsum_is_seen_on_a_phone(
+    browser: webdriver.Chrome, reported: Reported, tmp_path: Path, layout: Literal["rows", "grid"]
+) -> None:
+    """Without scrolling; and once, whatever the screen."""
+    labels = {"triplet": "nca/sigmoid-ms", "nt-xent": "circle/sigmoid-ms"}
+    entries = [replace(entry, objective=labels[entry.objective]) for entry in reported.entries]
+    metrics = (*RECALLS, "rsum") if layout == "rows" else ("i2t R@1", "t2i R@1", "rsum")
+    findings = find_out(View("Small", metrics, layout), entries)
+    write_report(tmp_path / "page.html", "Small", entries, findings, device=CPU)
+    rsums = {f"{np.mean([e.value('rsum') for e in of]):.1f}" for of in by_objective(entries)}
+    for width in (390, 1280):
+        resize(browser, width)
+        browser.get((tmp_path / "page.html").as_uri())
+        cells = browser.find_elements(By.CSS_SELECTOR, "#tables td")
+        shown = [cell for cell in cells if cell.is_displayed()]
+        found = [cell for cell in shown if cell.text.split()[:1] and cell.text.split()[0] in rsums]
+        assert len(found) == 2
+        assert all(cell.rect["x"] + cell.rect["width"] <= width for cell in found)
+        heads = browser.find_elements(By.CSS_SELECTOR, "#tables thead th")
+        assert [head.text for head in heads if head.is_displayed()].count("rsum") == 1
+
+
+def by_objective(entries: list[Entry]) -> list[list[Entry]]:
+    names = dict.fromkeys(entry.objective for entry in entries)
+    return [[entry for entry in entries if entry.objective == name] for name in names]
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_text_can_be_read(opened: webdriver.Chrome, theme: str) -> None:
     prefer(opened, theme)
@@ -228,7 +264,16 @@ def test_the_page_of_suspicious_negatives(
     browser.get(page.as_uri())
     assert not browser.get_log("browser")  # type: ignore[no-untyped-call]
     pairs = browser.find_elements(By.CSS_SELECTOR, "article")
-    assert 0 < len(pairs) <= 48
+    likely, errors = browser.find_elements(By.CSS_SELECTOR, "main > section")
+    assert likely.find_element(By.TAG_NAME, "h2").text == "Likely false negatives"
+    assert errors.find_element(By.TAG_NAME, "h2").text == "Errors of the model"
+    assert likely.rect["y"] < errors.rect["y"]
+    notes = [note.text for note in likely.find_elements(By.CSS_SELECTOR, ".note")]
+    close = [float(note.rpartition("close by ")[2]) for note in notes]
+    assert close == sorted(close, reverse=True)
+    assert 0 < len(close) <= 48
+    assert close[-1] >= 0.5
+    assert len(close) < len(pairs) <= 48 + 24
     assert ask(browser, "return [...document.images].every((image) => image.naturalWidth > 0)")
     assert ask(browser, "return document.images.length") == 2 * len(pairs)
     resize(browser, 360)

@@ -22,7 +22,7 @@ from gradspace.report.history import MOST_POINTS, curve_of
 from gradspace.report.looks import Look, looks_of, themes
 from gradspace.report.retrieval import retrieve
 from gradspace.report.svg import Drawer, dots
-from gradspace.report.tables import spans, with_symbols
+from gradspace.report.tables import shown_columns, spans, with_symbols
 from gradspace.report.thumbnails import ReportThumbnails
 from gradspace.runs.numbers import SYMBOLS
 from gradspace.scores.represented import Embeddings
@@ -230,7 +230,24 @@ def test_every_symbol_is_printed() -> None:
 
 def test_spans() -> None:
     columns = [Column(group, "x", 1) for group in ("a", "a", "", "b")]
-    assert spans(columns) == [("a", 2), ("", 1), ("b", 1)]
+    found = spans(shown_columns(columns))
+    assert [(first.column.group, size) for first, size in found] == [("a", 2), ("", 1), ("b", 1)]
+
+
+@pytest.mark.parametrize(
+    ("columns", "narrow"),
+    [
+        ([("a", "R@1"), ("b", "R@1"), ("", "rsum")], [2, 0, 1]),
+        ([("a", "x"), ("a", "y"), ("rsum", "x"), ("rsum", "y")], [2, 3, 0, 1]),
+        ([("a", "R@1"), ("a", "R@5")], [0, 1]),
+        ([("", "rsum")], [0]),
+    ],
+)
+def test_sums_come_first_on_a_phone(columns: list[tuple[str, str]], narrow: list[int]) -> None:
+    found = shown_columns([Column(group, name, 1) for group, name in columns])
+    assert [each.place for each in found if each.shown != "wide"] == narrow
+    assert [each.place for each in found if each.shown != "narrow"] == list(range(len(columns)))
+    assert sum(size for _, size in spans(found)) == len(found)
 
 
 def test_figures_do_not_share_ids_and_escape_their_words() -> None:

@@ -7,7 +7,8 @@ import io
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import cast
 
 import numpy as np
@@ -29,6 +30,7 @@ COLOURS = {
     "grey": (140, 142, 148),
 }
 SHAPES = ("circle", "square", "triangle", "ring")
+KNOWN = {"a", *COLOURS, *SHAPES}
 HOSTILE = "<img src=x onerror=alert(1)> a red <b>circle</b> at night"
 
 
@@ -84,6 +86,7 @@ class FakeIndex:
     engine: MemoryEngine
     kinds: tuple[Kind, ...]
     pictures: dict[str, Image.Image]
+    record: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(width=WIDTH))
 
     def thumbnail(self, key: str) -> bytes | None:
         if key not in self.pictures:
@@ -108,6 +111,7 @@ class FakeSearcher:
     index: FakeIndex
     salt: str = ""
     reads_pictures: bool = True
+    explains: bool = True
     slow: float = 0.0
     batches: list[int] = field(default_factory=list)
     entered: threading.Event = field(default_factory=threading.Event)
@@ -115,6 +119,9 @@ class FakeSearcher:
 
     def __post_init__(self) -> None:
         self.gate.set()
+
+    def unknown_words(self, query: Query) -> list[str]:
+        return [word for word in dict.fromkeys(query.text.split()) if word not in KNOWN]
 
     def embed(self, queries: Sequence[Query]) -> NDArray[np.float32]:
         self.batches.append(len(queries))
@@ -209,9 +216,14 @@ def make_searcher(
     salt: str = "",
     slow: float = 0.0,
     reads_pictures: bool = True,
+    explains: bool = True,
     leave_out: str = "",
+    plain: bool = False,
 ) -> Searcher:
-    """Pictures of shapes in two folders, a caption for each, and one that would like to be HTML."""
+    """Pictures of shapes in two folders, a caption for each, and one that would like to be HTML.
+
+    Those that are `plain` have no metadata, and images no captions.
+    """
     items: list[Item] = []
     pictures: dict[str, Image.Image] = {}
     for number, (colour, shape) in enumerate((c, s) for c in COLOURS for s in SHAPES):
@@ -221,16 +233,20 @@ def make_searcher(
         key = f"{folder}/{colour} {shape} #{number}.jpg"
         text = f"a {colour} {shape}"
         metadata: dict[str, Value] = {"folder": folder, "year": 2000 + number, "colour": colour}
+        if plain:
+            metadata = {"width": 400}
         pictures[key] = draw(colour, shape)
         items.append(Item(key, "image", text, key, "1", metadata))
         items.append(Item(f"{key}:0", "caption", text, key, "1", metadata))
     first = items[0]
     items[0] = Item(first.key, "image", f"{first.text}\n{HOSTILE}", first.key, "1", first.metadata)
     items[1] = Item(f"{first.key}:0", "caption", HOSTILE, first.key, "1", first.metadata)
-    words = [f"a {i.metadata['colour']} {i.key.split()[-2]}" for i in items if i.kind == "image"]
+    words = [f"a {' '.join(i.key.split('/')[1].split()[:2])}" for i in items if i.kind == "image"]
     vectors = np.stack([embed_text(text, salt) for text in words for _ in (0, 1)])
     index = FakeIndex(name, MemoryEngine(items, vectors), ("image", "caption"), pictures)
-    return cast(Searcher, FakeSearcher(index, salt, reads_pictures, slow))
+    if plain:
+        index.engine.items = [replace(item, text="") for item in items]
+    return cast(Searcher, FakeSearcher(index, salt, reads_pictures, explains, slow))
 
 
 def as_bytes(image: Image.Image, kind: str = "PNG", **options: object) -> bytes:

@@ -68,9 +68,43 @@ def test_indexes_of_one_name_are_told_apart() -> None:
         "items": 48,
         "kinds": ["image", "caption"],
         "reads_pictures": True,
+        "explains": True,
+        "sentences": told[0]["sentences"],
+        "conditions": told[0]["conditions"],
     }
     with pytest.raises(ValueError, match="needs an index"):
         make_app([])
+
+
+def test_an_index_offers_what_it_can_do(app: FastAPI) -> None:
+    told = get(app, "/api/indexes").json()[0]
+    assert len(told["sentences"]) == 3
+    for text in told["sentences"]:
+        found = get(app, "/api/search", q=text, k=1).json()
+        assert found["hits"][0]["text"].startswith(text)
+        assert found["unknown_words"] == []
+    assert [re.split("[>=]", each)[0] for each in told["conditions"]] == [
+        "folder",
+        "year",
+        "colour",
+    ]
+    for condition in told["conditions"]:
+        assert 0 < len(keys(get(app, "/api/search", q="a", where=condition, k=200))) < 24
+
+
+def test_what_an_index_cannot_do_is_not_offered() -> None:
+    app = make_app([make_searcher(plain=True, reads_pictures=False, explains=False)])
+    [told] = get(app, "/api/indexes").json()
+    assert (told["reads_pictures"], told["explains"]) == (False, False)
+    assert (told["sentences"], told["conditions"]) == ([], [])
+
+
+def test_words_that_the_model_has_never_seen(app: FastAPI) -> None:
+    answer = get(app, "/api/search", q="a dog and a red dog on a beach", k=1).json()
+    assert answer["unknown_words"] == ["dog", "and", "on", "beach"]
+    blue = as_bytes(Image.new("RGB", (40, 30), COLOURS["blue"]))
+    assert post(app, blue, q="dog", k=1).json()["unknown_words"] == ["dog"]
+    assert get(app, "/api/search", like=RED, k=1).json()["unknown_words"] == []
 
 
 def test_a_picture_finds_what_looks_like_it(app: FastAPI) -> None:

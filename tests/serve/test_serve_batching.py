@@ -34,7 +34,7 @@ def submit(batcher: Batcher, text: str, k: int = 3, kind: Kind = "image") -> Ask
 
 
 def found(wanted: Ask) -> list[str]:
-    return [hit.item.key for hit in wanted.answer.result(5)]
+    return [hit.item.key for hit in wanted.answer.result(5).hits]
 
 
 def of(searcher: Searcher) -> Any:
@@ -62,7 +62,7 @@ def test_what_comes_together_is_embedded_and_searched_together() -> None:
     assert found(first)[0] == RED
     for number, (text, wanted) in enumerate(zip(texts, asked, strict=True)):
         assert len(found(wanted)) == 1 + number % 3
-        assert wanted.answer.result()[0].item.text.startswith(text)
+        assert wanted.answer.result().hits[0].item.text.startswith(text)
     assert of(searcher).batches == [1, 8, 4]
     assert of(searcher).index.engine.searches == [1, 8, 4]
     batcher.close()
@@ -81,7 +81,7 @@ def test_each_kind_and_condition_is_searched_for_itself() -> None:
             batcher.submit(wanted)
     assert found(plain)[0] == RED
     assert found(caption)[0] == f"{RED}:0"
-    assert all(int(h.item.metadata["year"]) >= 2010 for w in late for h in w.answer.result(5))
+    assert all(int(h.item.metadata["year"]) >= 2010 for w in late for h in w.answer.result(5).hits)
     assert RED not in found(like)
     assert of(searcher).batches == [1, 6], "more like this needs no model"
     assert of(searcher).index.engine.searches == [1, 1, 1, 4, 1]

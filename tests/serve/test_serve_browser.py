@@ -18,8 +18,10 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.select import Select
 from selenium.webdriver.support.wait import WebDriverWait
-from serve.fakes import COLOURS, HOSTILE, as_bytes
+from serve.fakes import COLOURS, HOSTILE, as_bytes, make_searcher
 from serve.running import running
+
+from gradspace.serve.app import make_app
 
 pytestmark = NEEDS_A_BROWSER
 RED = "flat/red circle #0.jpg"
@@ -202,6 +204,70 @@ def test_a_result_opens_with_all_about_it(page: webdriver.Chrome) -> None:
     until(page, lambda: len(tiles(page)) == 12)
     assert find(page, ".chip").text.startswith("folder=flat")
     assert not opened(page)
+
+
+def test_what_is_hinted_at_works(page: webdriver.Chrome) -> None:
+    assert find(page, "#by-picture").is_displayed()
+    links = page.find_elements(By.CSS_SELECTOR, "#try a")
+    assert len(links) == 3
+    text = links[1].text
+    assert find(page, "#q").get_attribute("placeholder") == links[0].text
+    links[1].click()
+    until(page, lambda: tiles(page))
+    assert find(page, ".tile .text").text == text
+    assert asked(page) == {"q": [text]}
+    assert not find(page, "#try").is_displayed()
+    hint = str(find(page, "#condition").get_attribute("placeholder"))
+    find(page, "#condition").send_keys(hint)
+    cut = (
+        "const box = document.getElementById('condition'); return box.scrollWidth - box.clientWidth"
+    )
+    assert ask(page, cut) <= 0, "it can be read to its end"
+    find(page, "#condition").clear()
+    find(page, "#condition").send_keys(hint.removeprefix("filter, as "), Keys.ENTER)
+    until(page, lambda: 0 < len(tiles(page)) < 24)
+
+
+def test_what_an_index_cannot_do_is_not_hinted_at(browser: webdriver.Chrome) -> None:
+    prefer(browser, "light")
+    resize(browser, 1280)
+    bare = make_searcher("bare", plain=True, reads_pictures=False, explains=False)
+    with running(make_app([bare])) as address:
+        browser.get(address)
+        until(browser, lambda: "items in" in find(browser, "#lead").text)
+        for hint in ("#by-picture", "#pick", "#try", "#adder"):
+            assert not find(browser, hint).is_displayed(), hint
+        assert find(browser, "#q").get_attribute("placeholder") == "what is to be seen"
+        give(browser, "red", how="dragover")
+        assert not find(browser, "#drop").is_displayed()
+        give(browser, "red")
+        assert "sentences only" in find(browser, "#count").text
+        search(browser, "a red circle", RED)
+        find(browser, ".tile").click()
+        until(browser, lambda: opened(browser))
+        assert find(browser, "#like").is_displayed()
+        assert not find(browser, "#why").is_displayed()
+        browser.get("about:blank")
+
+
+def test_words_that_the_model_has_never_seen(page: webdriver.Chrome, address: str) -> None:
+    search(page, "a red circle", RED)
+    assert "never seen" not in find(page, "#results").text
+    find(page, "#q").send_keys(" zebra beach")
+    said = "The model has never seen “zebra”, “beach”."
+    until(page, lambda: said in find(page, "#results").text)
+    page.get(f"{address}/?q=a+zebra&index=shapes&index=other-model")
+    until(page, lambda: len(page.find_elements(By.CSS_SELECTOR, ".column")) == 2)
+    for column in page.find_elements(By.CSS_SELECTOR, ".column"):
+        assert "This model has never seen “zebra”." in column.text
+
+
+def test_why_is_asked_of_images(page: webdriver.Chrome, address: str) -> None:
+    page.get(f"{address}/?q=a+red+circle&kind=caption")
+    until(page, lambda: tiles(page))
+    find(page, ".tile").click()
+    until(page, lambda: opened(page) and find(page, "#item-title").text)
+    assert not find(page, "#why").is_displayed()
 
 
 def test_more_like_this(page: webdriver.Chrome) -> None:

@@ -4,8 +4,7 @@ A difference between two objectives can come from chance in two ways: which quer
 set, and which seeds the models were trained with. Both enter the test and the interval.
 
 * Queries. Without a difference, the results of the two objectives for one query may be swapped:
-  random signs on the difference of their seed means (a paired permutation test). For the interval,
-  queries are drawn with replacement, the same ones for both objectives (a paired bootstrap).
+  random signs on the difference of their seed means (a paired permutation test).
 * Seeds. s^2 is the variance of the run means around their objective's mean, pooled over both, with
   nu = (S_a - 1) + (S_b - 1) degrees of freedom. A part m/N of it is no seed noise: runs differ in
   single queries (mean square m of the interaction query x run), which the query part already
@@ -13,9 +12,12 @@ set, and which seeds the models were trained with. Both enter the test and the i
   standard normal and chi2 from the distribution of that name with nu degrees of freedom: few seeds
   make heavy tails, as in Student's t.
 * The null values are sums of both parts: p = (1 + number of |null| >= |observed|) / (1 + draws).
-  The interval holds the middle 95 % of bootstrapped differences plus the seed part.
 * Many comparisons: `corrected` is p after Benjamini and Hochberg (1995). Of the differences called
   real at `corrected` < 0.05, about 5 % at most are expected not to be.
+* The interval is of the same test: it holds all differences that the test would not reject, at the
+  level that the correction has come to, 0.05 R/m where R of m differences are real (Benjamini and
+  Yekutieli 2005). So it leaves out 0 exactly where `corrected` < 0.05. Of two objectives alone it
+  is the 95 % interval.
 
 With one seed each there is no seed part: p is then about these very models on other queries, not
 about their objectives. If one has a single seed, the spread of the other stands for both.
@@ -35,9 +37,9 @@ mends most of the 24 %, but finds clearly less with two or three seeds each.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import combinations, groupby
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +47,9 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Results = Mapping[str, Floats]
 """objective name -> [seeds, queries], higher is better."""
+
+LEVEL = 0.05
+"""Below it a corrected p calls a difference real."""
 
 CHUNK = 2**21
 """Random numbers that are held at a time (16 MB as float64)."""
@@ -60,7 +65,7 @@ class Difference:
     error: float
     """Standard error over queries and seeds."""
     low: float
-    """95 % interval, of this comparison alone."""
+    """Interval with the other comparisons in mind: 0 is outside where `corrected` < LEVEL."""
     high: float
     p: float
     """Two-sided, of this comparison alone."""
@@ -82,60 +87,30 @@ def compare_all(
     ('a', 'b', True, True)
     """
     _check(results, num_resamples)
-    summaries = {name: _summary(values) for name, values in results.items()}
-    per_query = np.stack([summary.per_query for summary in summaries.values()], 1)
+    names = list(results)
+    summaries = [_summary(values) for values in results.values()]
+    per_query = np.stack([summary.per_query for summary in summaries], 1)
     draw = np.random.default_rng
-    flipped = _resampled_means(per_query, num_resamples, _signs, draw([seed, 0]))
-    redrawn = _resampled_means(per_query, num_resamples, _counts, draw([seed, 1]))
-    differences: list[Difference] = []
-    for (i, first), (j, second) in combinations(enumerate(summaries), 2):
-        a, b = summaries[first], summaries[second]
-        # Every pair starts from the same random numbers: its p does not depend on other objectives.
-        seeds = _seed_part(a, b, num_resamples, draw([seed, 2]))
-        null = flipped[:, i] - flipped[:, j] + seeds
-        mean = a.mean - b.mean
-        low, high = np.quantile(redrawn[:, i] - redrawn[:, j] + seeds, (0.025, 0.975))
-        p = _p_value(null, mean, tolerance=1e-9 * float(np.abs(a.per_query - b.per_query).max()))
-        found = Difference(first, second, mean, _error(a, b), float(low), float(high), p, p)
-        differences.append(found)
-    return _corrected(differences)
+    flipped, signs = _flipped_means(per_query, num_resamples, draw([seed, 0]))
 
+    def null(i: int, j: int) -> Floats:
+        """What chance alone would make of a difference; p does not depend on other objectives."""
+        seeds = _seed_part(summaries[i], summaries[j], num_resamples, draw([seed, 2]))
+        return flipped[:, i] - flipped[:, j] + seeds
 
-def not_distinguishable(
-    results: Results, differences: Sequence[Difference], level: float = 0.05
-) -> tuple[str, set[str]]:
-    """The objective with the highest mean, and those that cannot be told apart from it."""
-    if not 0 < level < 1:
-        raise ValueError(f"level must be between 0 and 1, for example 0.05, got {level!r}")
-    best, behind = _behind_best(results, differences)
-    return best, {found.second for found in behind if found.corrected >= level}
-
-
-def verdict(
-    results: Results, differences: Sequence[Difference], metric: str, level: float = 0.05
-) -> str:
-    """What can be said about the best objective, in words; p is the corrected one.
-
-    >>> rows = {"a": np.full((1, 40), 50.0), "b": np.full((1, 40), 50.0)}
-    >>> print(verdict(rows, compare_all(rows), "R@1"))
-    b cannot be told apart from a, which has the highest mean R@1 (50.0). One seed each: this is \
-about these very models.
-    """
-    best, equals = not_distinguishable(results, differences, level)
-    _, behind = _behind_best(results, differences)
-    beaten = [found for found in behind if found.second not in equals]
-    level_with = _listed([found.second for found in behind if found.second in equals])
-    mean = f"{np.mean(results[best]):.1f}"
-    if beaten:
-        sentence = f"{best} beats {_margins(beaten, metric)}"
-        sentence += f"; {level_with} cannot be told apart from it." if equals else "."
-    elif equals:
-        sentence = f"{level_with} cannot be told apart from {best}, "
-        sentence += f"which has the highest mean {metric} ({mean})."
-    else:
-        return f"{best} has {mean} {metric}; there is no other objective to compare it with."
-    notes = [f"p is corrected for {len(differences)} comparisons."] if len(differences) > 1 else []
-    return " ".join([sentence, *(notes if beaten else []), *_seed_notes(results)])
+    pairs = list(combinations(range(len(names)), 2))
+    ps = [_p_value(null(i, j), summaries[i], summaries[j]) for i, j in pairs]
+    corrected = _corrected(ps)
+    level = LEVEL * max(1, sum(p < LEVEL for p in corrected)) / max(1, len(pairs))
+    found = []
+    for (i, j), p, with_others in zip(pairs, ps, corrected, strict=True):
+        a, b = summaries[i], summaries[j]
+        mean, error = a.mean - b.mean, _error(a, b)
+        low, high = _interval(null(i, j), signs, mean, len(per_query), level)
+        if with_others >= LEVEL:  # which the interval says too, but for rounding
+            low, high = min(low, 0.0), max(high, 0.0)
+        found.append(Difference(names[i], names[j], mean, error, low, high, p, with_others))
+    return found
 
 
 # The pieces of the test.
@@ -176,31 +151,21 @@ def _signs(num: int, num_queries: int, rng: np.random.Generator) -> Floats:
     return rng.integers(0, 2, (num, num_queries), np.int8) * 2.0 - 1.0
 
 
-def _counts(num: int, num_queries: int, rng: np.random.Generator) -> Floats:
-    """How often each query comes up in draws with replacement, [num, queries]."""
-    drawn = rng.integers(0, num_queries, (num, num_queries))
-    drawn += num_queries * np.arange(num)[:, None]
-    counts = np.bincount(drawn.ravel(), minlength=num * num_queries)
-    return counts.reshape(num, num_queries).astype(np.float64)
+def _flipped_means(
+    per_query: Floats, num_resamples: int, rng: np.random.Generator
+) -> tuple[Floats, Floats]:
+    """Means of [queries, objectives] under random signs, [resamples, objectives], and of the signs.
 
-
-def _resampled_means(
-    per_query: Floats,
-    num_resamples: int,
-    weights: Callable[[int, int, np.random.Generator], Floats],
-    rng: np.random.Generator,
-) -> Floats:
-    """Means of [queries, objectives] under random weights, [resamples, objectives].
-
-    All objectives share the weights, so the difference of two columns is that of a paired resample.
+    All objectives share the signs, so the difference of two columns is that of a paired resample.
     """
     num_queries = len(per_query)
     rows = max(1, CHUNK // num_queries)
-    parts = [
-        weights(min(rows, num_resamples - start), num_queries, rng) @ per_query
-        for start in range(0, num_resamples, rows)
-    ]
-    return np.concatenate(parts) / num_queries
+    means, of_signs = [], []
+    for start in range(0, num_resamples, rows):
+        signs = _signs(min(rows, num_resamples - start), num_queries, rng)
+        means.append(signs @ per_query / num_queries)
+        of_signs.append(signs.mean(1))
+    return np.concatenate(means), np.concatenate(of_signs)
 
 
 def _seed_part(a: _Summary, b: _Summary, num: int, rng: np.random.Generator) -> Floats:
@@ -223,81 +188,39 @@ def _error(a: _Summary, b: _Summary) -> float:
     return math.sqrt(variance)
 
 
-def _p_value(null: Floats, observed: float, tolerance: float) -> float:
+def _p_value(null: Floats, a: _Summary, b: _Summary) -> float:
     """Two-sided. Values equal but for rounding count as equal: hits make many ties."""
-    as_far = np.abs(null) >= abs(observed) - tolerance
+    tolerance = 1e-9 * float(np.abs(a.per_query - b.per_query).max())
+    as_far = np.abs(null) >= abs(a.mean - b.mean) - tolerance
     return float(1 + as_far.sum()) / (1 + len(null))
 
 
-def _corrected(differences: Sequence[Difference]) -> list[Difference]:
-    if not differences:
+def _corrected(ps: Sequence[float]) -> list[float]:
+    """p values with all comparisons in mind; rounded, so that one of LEVEL is not below it."""
+    if not ps:
         return []
     from scipy.stats import false_discovery_control  # takes half a second to import
 
-    adjusted = false_discovery_control([found.p for found in differences])
-    return [replace(d, corrected=float(p)) for d, p in zip(differences, adjusted, strict=True)]
+    return [round(float(p), 12) for p in false_discovery_control(ps)]
 
 
-# The words of the verdict.
+def _interval(
+    null: Floats, signs: Floats, mean: float, num_queries: int, level: float
+) -> tuple[float, float]:
+    """All differences whose p is `level` or more, given the mean of the signs of every resample.
 
-
-def _behind_best(
-    results: Results, differences: Sequence[Difference]
-) -> tuple[str, list[Difference]]:
-    """The best objective, and its differences to all others with it as the first, closest first."""
-    if not results:
-        raise ValueError("there are no results: give those of one objective at least")
-    best = max(results, key=lambda name: float(np.mean(results[name])))
-    behind = [found for found in differences if found.first == best]
-    behind += [_turned(found) for found in differences if found.second == best]
-    if {found.second for found in behind} != set(results) - {best}:
-        raise ValueError(
-            f"differences must hold {best!r} against each of the other {len(results) - 1} "
-            f"objectives, got {len(behind)}: make them with compare_all(results)"
-        )
-    return best, sorted(behind, key=lambda found: found.mean)
-
-
-def _turned(d: Difference) -> Difference:
-    return replace(d, first=d.second, second=d.first, mean=-d.mean, low=-d.high, high=-d.low)
-
-
-def _margins(beaten: Sequence[Difference], metric: str) -> str:
-    """'b by 1.8 ± 0.4 R@1 (p = 0.003), c by 2.5 ± 0.4 and d by 3.1 ± 0.5 (p < 0.001 each)'."""
-    margins: list[str] = []
-    for p, group in groupby(beaten, key=lambda found: _p_text(found.corrected)):
-        same_p = [f"{found.second} by {_margin(found)}" for found in group]
-        if not margins:
-            same_p[0] += f" {metric}"
-        same_p[-1] += f" ({p} each)" if len(same_p) > 1 else f" ({p})"
-        margins += same_p
-    return _listed(margins)
-
-
-def _margin(difference: Difference) -> str:
-    """'1.8 ± 0.4': as many decimals as the error's first digit needs."""
-    error = difference.error
-    decimals = max(1, -math.floor(math.log10(error))) if error > 0 else 1
-    return f"{difference.mean:.{decimals}f} ± {error:.{decimals}f}"
-
-
-def _p_text(p: float) -> str:
-    return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
-
-
-def _listed(words: Sequence[str]) -> str:
-    """'a', 'a and b', 'a, b and c'."""
-    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
-
-
-def _seed_notes(results: Results) -> Iterator[str]:
-    single = [name for name, values in results.items() if len(values) == 1]
-    if len(single) == len(results):
-        yield "One seed each: this is about these very models."
-    elif single:
-        yield f"Only one seed of {_listed(single)}: seed noise is taken from the other side."
-    if 1 < len(single) < len(results):
-        yield "Between two of these, a comparison is about these very models."
+    A resample is as far out as the observed mean for those differences x where
+    |null - x signs| >= |mean - x|: an interval that holds the mean. A level below what so few
+    resamples can tell gets the widest of them.
+    """
+    edge = 1 - 2 / num_queries  # all signs alike say nothing about any difference
+    signs = np.clip(signs, -edge, edge)
+    ends = (mean - null) / (1 - signs), (mean + null) / (1 + signs)
+    as_far = math.ceil(level * (1 + len(null)) - 1e-9) - 1
+    place = max(as_far, 1) - 1
+    low = np.partition(np.minimum(*ends), place)[place]
+    high = -np.partition(-np.maximum(*ends), place)[place]
+    return float(low), float(high)
 
 
 def _check(results: Results, num_resamples: int) -> None:

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from gradspace.cli import options
 from gradspace.cli.shared import console, errors, progress_bar
+from gradspace.commands import command
 from gradspace.comparison.builtin import list_builtin
 from gradspace.comparison.needs import find_needs
 from gradspace.comparison.show import show_findings
@@ -112,7 +113,7 @@ def _print_best(tried: list[Tried]) -> None:
     spread = "" if best.std is None else f" ± {best.std:.1f}"
     console.print(
         f"best on dev: {best.model}, {best.objective} with {point_label(best.point)}, rsum "
-        f"{best.mean:.1f}{spread}; train it with gradspace train {best.run.recipe_file}",
+        f"{best.mean:.1f}{spread}; train it with {command('train', best.run.recipe_file)}",
         highlight=False,
         soft_wrap=True,
     )

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
 from gradspace.cli.shared import console as shown
+from gradspace.commands import command
 from gradspace.comparison.entries import Entry
 from gradspace.comparison.grid import cells
 from gradspace.comparison.recipe import Comparison
@@ -85,18 +87,28 @@ def run_demo(folder: Path, console: Console) -> None:
         console.print(*as_rich(table, console.width), sep="\n")
     console.print(EXPLANATION)
     console.print(f"Curves, diagrams and what the models retrieve: {report}", highlight=False)
-    indexes = " ".join(str(_index(folder, entry)) for entry in _shown(done.runs.entries))
+    best, other = _best_and_other(done.runs.entries)
     console.print(
-        f"Search with the models in a browser: gradspace serve {indexes}",
+        f"Search in a browser with the best of these models, {best.objective}, and compare it "
+        f"with {other.objective}:",
         highlight=False,
-        soft_wrap=True,
     )
+    indexes = [_index(folder, entry) for entry in (best, other)]
+    console.print(command("serve", *indexes), highlight=False, soft_wrap=True)
 
 
-def _shown(entries: Sequence[Entry]) -> list[Entry]:
-    """The first and the last objective, to be compared side by side."""
-    first = [entry for entry in entries if entry.seed == entries[0].seed]
-    return [first[0], first[-1]]
+def _best_and_other(entries: Sequence[Entry]) -> tuple[Entry, Entry]:
+    """The run of the highest rsum, and the best one of the objective that is furthest behind."""
+    by_objective: dict[str, list[Entry]] = {}
+    for entry in sorted(entries, key=_rsum, reverse=True):
+        by_objective.setdefault(entry.objective, []).append(entry)
+    best, *others = by_objective.values()
+    last = min(others, key=lambda group: fmean(map(_rsum, group)))
+    return best[0], last[0]
+
+
+def _rsum(entry: Entry) -> float:
+    return entry.results.metrics["rsum"]
 
 
 def _index(folder: Path, entry: Entry) -> Path:

@@ -11,8 +11,9 @@ import typer
 
 from gradspace import processes
 from gradspace.cli import options
-from gradspace.cli.shared import console, process_group, progress_bar
+from gradspace.cli.shared import console, errors, process_group, progress_bar
 from gradspace.runs.data import run_split
+from gradspace.runs.embed import note_on_words
 from gradspace.runs.evaluate import Evaluation, evaluate
 from gradspace.runs.model import LoadedModel, load
 from gradspace.runs.represent import embed_split
@@ -116,6 +117,9 @@ def embed(
 
 
 def _own_embeddings(model: LoadedModel, texts: list[str], images: list[Path]) -> Embeddings:
+    for text in texts:
+        if note := note_on_words(model.system, text):
+            errors.print(note, style="yellow", highlight=False, soft_wrap=True)
     return Embeddings(
         images=model.embed_images(images),
         texts=model.embed_texts(texts),

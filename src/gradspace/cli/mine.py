@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import typer
+from numpy.typing import NDArray
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
@@ -15,7 +18,7 @@ from gradspace.cli import options
 from gradspace.cli.shared import console, process_group, progress_bar
 from gradspace.data.dataset import Split
 from gradspace.data.readers.scenes import SceneImages, true_relevance
-from gradspace.mining import MinedLists, false_negative_rate
+from gradspace.mining import ComparedSuspect, MinedLists, false_negative_rate
 from gradspace.report.audit import write_audit
 from gradspace.runs.mine import MinedFile, mine
 
@@ -88,8 +91,9 @@ def _show(found: MinedFile, audit: bool, as_json: bool) -> None:
 def _audit(lists: MinedLists, split: Split, path: Path, quiet: bool) -> dict[str, Any]:
     """The true rate where the dataset knows it, and a page of suspects for a person."""
     told: dict[str, Any] = {}
-    if isinstance(split.images, SceneImages):
-        rates = false_negative_rate(lists, true_relevance(split))
+    relevance = true_relevance(split) if isinstance(split.images, SceneImages) else None
+    if relevance is not None:
+        rates = false_negative_rate(lists, relevance)
         told["false_negatives"] = {
             kind: {f"{a}-{b}": share for (a, b), share in part.by_interval.items()}
             for kind, part in (("captions", rates.texts), ("images", rates.images))
@@ -97,11 +101,35 @@ def _audit(lists: MinedLists, split: Split, path: Path, quiet: bool) -> dict[str
         if not quiet:
             console.print(_rates_table(told["false_negatives"]))
     page = path.with_suffix(".html")
-    write_audit(page, lists, split)
+    suspects = write_audit(page, lists, split)
     told["page"] = str(page)
+    told["likely_false_negatives"] = _looked_at(suspects.likely, relevance)
+    told["model_errors"] = _looked_at(suspects.errors, relevance)
     if not quiet:
-        console.print(f"most suspicious pairs, to judge by eye: {page}", highlight=False)
+        console.print(
+            f"{_in_words(told['likely_false_negatives'], 'likely false negative')} and "
+            f"{_in_words(told['model_errors'], 'model error')}, to judge by eye: {page}",
+            highlight=False,
+            soft_wrap=True,
+        )
     return told
+
+
+def _looked_at(
+    found: Sequence[ComparedSuspect], relevance: NDArray[np.bool_] | None
+) -> dict[str, Any]:
+    """How many there are, and which share is truly relevant where that is known."""
+    told: dict[str, Any] = {"number": len(found)}
+    if relevance is not None and found:
+        true = [bool(relevance[each.suspect.caption, each.suspect.image]) for each in found]
+        told["truly_relevant"] = sum(true) / len(true)
+    return told
+
+
+def _in_words(told: dict[str, Any], what: str) -> str:
+    known = told.get("truly_relevant")
+    true = "" if known is None else f" ({known:.1%} truly relevant)"
+    return f"{told['number']} {what}{'' if told['number'] == 1 else 's'}{true}"
 
 
 def _rates_table(rates: dict[str, dict[str, float]]) -> Table:

@@ -29,7 +29,9 @@ Runs = Annotated[
 ]
 Model = Annotated[
     Path,
-    typer.Argument(metavar="RUN", help="Folder of a run, or of CLIP, SigLIP ..., or a hub's name."),
+    typer.Argument(
+        metavar="MODEL", help="CLIP, SigLIP ... by its folder or hub name, or the folder of a run."
+    ),
 ]
 
 # --- train --------------------------------------------------------------------------------------
@@ -100,7 +102,11 @@ Approximately = Annotated[
     bool, typer.Option("--approximate", help="With an index of faiss, for huge collections.")
 ]
 Audit = Annotated[
-    bool, typer.Option("--audit", help="Count the false negatives among what is listed.")
+    bool,
+    typer.Option(
+        "--audit",
+        help="Look for false negatives among what is listed: a page to judge them by eye.",
+    ),
 ]
 Proposals = Annotated[int, typer.Option(min=1, help="Times as many as are listed, by --propose.")]
 

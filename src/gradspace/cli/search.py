@@ -52,6 +52,8 @@ def index_command(
 ) -> None:
     """Embed photos or captions into an index for `gradspace search` and `gradspace serve`.
 
+    Your own photos: gradspace index openai/clip-vit-base-patch32 photos --out index
+
     Started again it embeds only what is new or has changed, and removes what is gone. It can be
     interrupted at any moment: what is indexed is found, and the next start goes on.
     """
@@ -136,6 +138,7 @@ def search_command(
         find=find,
         where=where or (),
         device=device,
+        say=lambda note: errors.print(_shown(note), style="yellow", soft_wrap=True),
     )
     if as_json:
         print(json.dumps([_as_dict(hit) for hit in hits]))

@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from gradspace.cli.options import Device
-from gradspace.cli.shared import console
+from gradspace.cli.shared import console, errors
 from gradspace.indexes.searcher import Searcher, open_searcher
 from gradspace.processes import choose_device
 
@@ -50,6 +50,10 @@ def serve(
     with listening:
         chosen = choose_device(device)
         searchers = [open_searcher(path, chosen, explain) for path in indexes]
+        for searcher in searchers if explain else ():
+            if not searcher.explains:
+                why = f"{explain} cannot say why something in {searcher.index.name} was found"
+                errors.print(why, style="yellow", soft_wrap=True)
         run_server(searchers, listening, open_page)
 
 

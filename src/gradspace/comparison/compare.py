@@ -11,7 +11,7 @@ import torch
 from rich.console import Console
 
 from gradspace.analysis.cocos import Counting
-from gradspace.analysis.significance import verdict
+from gradspace.analysis.verdicts import verdict
 from gradspace.comparison.entries import Entry, load_entry
 from gradspace.comparison.grid import Cell, with_first_rounds
 from gradspace.comparison.live import LiveTable

@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from statistics import fmean
 from types import TracebackType
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.live import Live
+from rich.markup import escape
 from rich.table import Table
 
 from gradspace.comparison.grid import Cell
 from gradspace.comparison.runner import Job
 
+Labels = tuple[str, str, str, int]
+"""Dataset, model, objective and seed."""
+Jobs = Mapping[Labels, Job]
+
 
 class LiveTable:
-    """One row per objective, one column per seed; lines instead where there is no terminal."""
+    """One row per objective, one column per seed; lines instead where there is no terminal.
+
+    What all runs have in common is left out.
+    """
 
     def __init__(self, console: Console, cells: Sequence[Cell], kept: Sequence[Cell]) -> None:
         self.console = console
@@ -53,32 +62,52 @@ class LiveTable:
                 line = f"{len(self._said):>3}/{len(new)}  {job.state:8}  {cell}{told}"
                 self.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
-    def _table(self, jobs: dict[tuple[str, str, str, int], Job]) -> Table:
+    def _table(self, jobs: Jobs) -> Table:
+        """A column per seed where they fit, else one that sums them up: rsum is never cut off."""
+        whole = self._drawn(jobs, [(f"seed {seed}", [seed]) for seed in self._seeds()])
+        if Console(width=1000).measure(whole).maximum <= self.console.width:
+            return whole
+        return self._drawn(jobs, [("seeds", self._seeds())])
+
+    def _seeds(self) -> list[int]:
+        return sorted({cell.seed for cell in self.cells})
+
+    def _drawn(self, jobs: Jobs, columns: Sequence[tuple[str, Sequence[int]]]) -> Table:
         done = sum(job.state in ("finished", "failed") for job in jobs.values()) + len(self.kept)
-        title = f"{done} of {len(self.cells)} runs, {time_left(jobs.values(), self._started)}"
+        left = time_left(jobs.values(), self._started)
+        title = f"{done} of {len(self.cells)} runs, {left}; rsum on dev"
         table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
-        seeds = sorted({cell.seed for cell in self.cells})
-        for name in ("dataset", "model", "objective", *(f"seed {seed}" for seed in seeds)):
-            table.add_column(name, no_wrap=True, justify="right" if name[:5] == "seed " else "left")
         rows = dict.fromkeys((cell.dataset, cell.model, cell.objective) for cell in self.cells)
+        differ = [len({row[place] for row in rows}) > 1 for place in (0, 1)]
+        shown = [place for place in range(3) if place == 2 or differ[place]]
+        for place in shown:
+            table.add_column(("dataset", "model", "objective")[place], overflow="fold")
+        for name, _ in columns:
+            table.add_column(name, no_wrap=True, justify="right")
         for row in rows:
-            states = [self._cell(jobs.get((*row, seed)), (*row, seed)) for seed in seeds]
-            table.add_row(*row, *states)
+            states = [self._cell(jobs, [(*row, seed) for seed in seeds]) for _, seeds in columns]
+            table.add_row(*(escape(row[place]) for place in shown), *states)
         return table
 
-    def _cell(self, job: Job | None, labels: tuple[str, str, str, int]) -> str:
-        if labels in self.kept:
-            return "[dim]kept[/]"
-        if job is None:
-            return ""
+    def _cell(self, jobs: Jobs, labels: Sequence[Labels]) -> str:
+        """The state of a run, or how many of several are done, with their mean rsum."""
+        mine = [jobs[each] for each in labels if each in jobs]
+        kept = sum(each in self.kept for each in labels)
+        known = [job.rsum for job in mine if job.rsum is not None]
+        rsum = f"  {fmean(known):.0f}" if known else ""
+        if len(labels) > 1:
+            done = kept + sum(job.state in ("finished", "failed") for job in mine)
+            return f"{done} of {kept + len(mine)}{rsum}"
+        if not mine:
+            return "[dim]kept[/]" if kept else ""
+        [job] = mine
         shown = {
             "waiting": "[dim]·[/]",
             "failed": "[red]failed[/]",
             "stopped": "[yellow]stopped[/]",
+            "running": f"[cyan]{job.share:4.0%}[/]{rsum}",
         }
-        if job.state == "running":
-            return f"[cyan]{job.share:4.0%}[/]{_dev(job)}"
-        return shown.get(job.state, f"[green]✓[/]{_dev(job)}")
+        return shown.get(job.state, f"[green]✓[/]{rsum}")
 
 
 def time_left(jobs: Collection[Job], started: float) -> str:

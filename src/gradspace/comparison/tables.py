@@ -19,7 +19,8 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from gradspace.analysis.significance import Difference, compare_all, not_distinguishable
+from gradspace.analysis.significance import Difference, compare_all
+from gradspace.analysis.verdicts import not_distinguishable
 from gradspace.comparison.entries import Entry, Group, grouped, per_image
 from gradspace.comparison.published import Published
 from gradspace.runs.numbers import ARROWS, RECALLS, decimals
@@ -156,21 +157,31 @@ def _long_name(metric: str) -> str:
 
 
 def as_rich(table: ResultTable, width: int) -> list[RichTable]:
-    """For a terminal of so many letters: one table, or one for every direction."""
+    """For a terminal of so many letters: one table, or one for every direction.
+
+    What is of no direction, as rsum, goes with the last one, or into a table of its own.
+    """
     numbers = range(len(table.columns))
     heads = ["\n".join(filter(None, (c.group, c.name))) for c in table.columns]
     whole = _rich(table, table.title, numbers, heads)
-    if Console(width=1000).measure(whole).maximum <= width:
+    if _fits(whole, width):
         return [whole]
-    spans = _spans([column.group for column in table.columns])
-    if len(spans) > 1 and not spans[-1][0]:  # what is of no direction goes with the last
-        (group, start, size), last = spans[-2], spans.pop()
-        spans[-1] = (group, start, size + last[2])
     names = [column.name for column in table.columns]
-    return [
-        _rich(table, f"{table.title}: {group}", numbers[start : start + size], names, padding=0)
-        for group, start, size in spans
-    ]
+
+    def part(group: str, start: int, size: int) -> RichTable:
+        title = f"{table.title}: {group}" if group else table.title
+        return _rich(table, title, numbers[start : start + size], names, padding=0)
+
+    spans = _spans([column.group for column in table.columns])
+    if len(spans) > 1 and not spans[-1][0]:
+        (group, start, size), (_, _, more) = spans[-2:]
+        if _fits(part(group, start, size + more), width):
+            spans[-2:] = [(group, start, size + more)]
+    return [part(*span) for span in spans]
+
+
+def _fits(table: RichTable, width: int) -> bool:
+    return Console(width=1000).measure(table).maximum <= width
 
 
 def _rich(

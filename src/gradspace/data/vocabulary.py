@@ -64,6 +64,10 @@ class Vocabulary:
         """Start, the words, end."""
         return [START, *(self._number.get(word, UNKNOWN) for word in words(caption)), END]
 
+    def unknown_words(self, caption: str) -> list[str]:
+        """Words of a caption that are not in the vocabulary, each once."""
+        return [word for word in dict.fromkeys(words(caption)) if word not in self._number]
+
     def spans(self, caption: str) -> list[Span | None]:
         """Where in the caption the word of every token is; None for start and end.
 

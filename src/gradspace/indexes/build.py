@@ -173,18 +173,9 @@ class _Build:
 def _batch_maker(
     collection: Collection, system: System, places: Sequence[int]
 ) -> Callable[[int], _Batch]:
-    split, reading = collection.split, system.reading
-    if reading.kind == "passages":
-        raise ValueError("a model of passages has no images to index")
-    if places and reading.kind == "features" and split.features is None:
-        raise ValueError(
-            "this run reads precomputed features, and the collection has pictures only: index the "
-            "run's own dataset, or train with model.backbone"
-        )
-    if places and reading.kind == "pictures" and split.images is None:
-        raise ValueError("this run reads pictures, and the collection has features only")
+    reading = system.reading
     pixels = reading.pixels if isinstance(reading, PictureReading) else None
-    return partial(_make_batch, split, collection.items, pixels, places)
+    return partial(_make_batch, collection.split, collection.items, pixels, places)
 
 
 def _make_batch(

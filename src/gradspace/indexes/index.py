@@ -18,12 +18,14 @@ from typing import Any
 from PIL import Image
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from gradspace.commands import command
 from gradspace.files import write_atomically
 from gradspace.indexes.collection import Collection, identity, open_collection
 from gradspace.indexes.contract import Engine, Kind
 from gradspace.indexes.engines import absolute_address, open_engine
 from gradspace.indexes.local import LocalEngine
 from gradspace.indexes.thumbnails import Thumbnails, small
+from gradspace.runs.embed import EXAMPLE_MODEL
 from gradspace.runs.folder import Run
 from gradspace.runs.system import System, is_pretrained
 
@@ -109,6 +111,7 @@ def create_index(
 ) -> Index:
     """A new index, or the one in the folder where it is of the same model and collection."""
     _check_place(folder)
+    _check_reads(system, collection, folder)
     kinds: list[Kind] = ["image"] if collection.split.image_names else []
     kinds += ["caption"] if collection.split.captions else []
     record = IndexRecord(
@@ -150,6 +153,28 @@ def _check_place(folder: Path) -> None:
         )
 
 
+def _check_reads(system: System, collection: Collection, folder: Path) -> None:
+    """A run on features cannot index one's own photos, but CLIP can."""
+    split, reads = collection.split, system.reading.kind
+    if reads == "passages":
+        raise ValueError("a model of passages has no images to index")
+    if not split.image_names:
+        return
+    if reads == "features" and split.features is None:
+        photos = collection.record.get("photos") or collection.record["data"]["source"]
+        raise ValueError(
+            "this run reads precomputed features, and there are only pictures: index them with "
+            f"any CLIP or SigLIP, by its folder or hub name, `"
+            f"{command('index', EXAMPLE_MODEL, photos, '--out', folder)}`, or with a run that was "
+            "trained with model.backbone"
+        )
+    if reads == "pictures" and split.images is None:
+        raise ValueError(
+            "this model reads pictures, and there are only features: index with a run that was "
+            "trained on them"
+        )
+
+
 def _check_same(folder: Path, old: IndexRecord, new: IndexRecord) -> None:
     if old.digest != new.digest:
         raise ValueError(
@@ -180,7 +205,7 @@ def read_record(folder: Path) -> IndexRecord:
         return IndexRecord.model_validate_json(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError) as error:
         raise ValueError(
-            f"{folder} is no index: make one with `gradspace index RUN PHOTOS --out {folder}`"
+            f"{folder} is no index: make one with `gradspace index MODEL PHOTOS --out {folder}`"
         ) from error
     except ValidationError as error:
         first = error.errors()[0]

@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from gradspace.commands import command
 from gradspace.data.open import is_dataset
 from gradspace.indexes.approximate import IndexKind
 from gradspace.indexes.build import IndexUpdate, update_index
@@ -15,6 +16,8 @@ from gradspace.indexes.index import Index, create_index
 from gradspace.indexes.local import LocalEngine
 from gradspace.progress import Show, silently
 from gradspace.runs.data import run_data
+from gradspace.runs.embed import EXAMPLE_MODEL
+from gradspace.runs.folder import Run
 from gradspace.runs.model import LoadedModel, as_model
 from gradspace.runs.system import is_pretrained
 
@@ -53,7 +56,7 @@ def index(
     interrupted at any moment: what is indexed is found, and the next call goes on.
 
     Args:
-        model: loaded, or the folder of a run, or CLIP, SigLIP ... by folder or hub name.
+        model: CLIP, SigLIP ... by folder or hub name; the folder of a run; or a loaded model.
         source: a folder of photos, a text file with a caption a line, or a dataset; by default the
             dataset of the run.
         out: folder of the index.
@@ -62,8 +65,11 @@ def index(
         approximate: search a large collection by an index of faiss instead of exactly.
 
     Example:
-        >>> index("runs/clip", "photos", out="photos.index")  # doctest: +SKIP
+        >>> clip = "openai/clip-vit-base-patch32"
+        >>> index(clip, "photos", out="photos.index")  # doctest: +SKIP
     """
+    if not isinstance(model, LoadedModel):
+        _check_model(Path(model), source, out)
     loaded = as_model(model, device)
     collection = _collection(loaded.source, source, split, metadata, features)
     made = create_index(
@@ -76,6 +82,20 @@ def index(
             made, collection, loaded.system, num_workers=num_workers, progress=progress
         )
     return MadeIndex(made, update, _approximate(made, approximate, show))
+
+
+def _check_model(model: Path, source: str | Path | None, out: str | Path) -> None:
+    """Photos alone are no model."""
+    if (
+        source is None
+        and model.is_dir()
+        and not is_pretrained(model)
+        and not Run(model).recipe_file.is_file()
+    ):
+        raise ValueError(
+            f"{model} is neither a run nor CLIP, SigLIP ...: a model comes before what it is to "
+            f"index, `{command('index', EXAMPLE_MODEL, model, '--out', out)}`"
+        )
 
 
 def _approximate(made: Index, wanted: IndexKind | None, show: Show) -> dict[Kind, float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from PIL import Image
@@ -12,6 +12,7 @@ from gradspace.indexes.contract import Hit, Kind
 from gradspace.indexes.searcher import Query, Searcher, open_searcher
 from gradspace.indexes.where import parse_condition
 from gradspace.processes import choose_device
+from gradspace.runs.embed import note_on_words
 
 
 def search(
@@ -25,6 +26,7 @@ def search(
     find: Kind | None = None,
     where: Sequence[str] = (),
     device: str | None = None,
+    say: Callable[[str], None] | None = None,
 ) -> list[Hit]:
     """Find the images or captions that fit a sentence, an image, or both, the best first.
 
@@ -36,6 +38,7 @@ def search(
         like: the key of an item of the index, to find more like it.
         find: "image" or "caption"; by default images, where there are any.
         where: conditions such as "folder=holiday" or "taken>=2024".
+        say: is told, in a sentence, of words that the model has never seen.
 
     Example:
         >>> search("photos.index", "two dogs in the snow")[0].item.key  # doctest: +SKIP
@@ -47,6 +50,8 @@ def search(
     if not isinstance(searcher, Searcher):
         searcher = open_searcher(Path(searcher), choose_device(device))
     [hits] = searcher.search([asked], top, find or searcher.index.kinds[0], conditions)
+    if say and (note := note_on_words(searcher.system, asked.text)):
+        say(note)
     return hits
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +17,14 @@ from gradspace.indexes.collection import is_text
 from gradspace.indexes.contract import Hit, Kind
 from gradspace.indexes.index import Index, model_digest, open_index
 from gradspace.indexes.where import Condition
+from gradspace.models import RetrievalModel
 from gradspace.models.prepare.pictures import CentreCrop
 from gradspace.runs.embed import embed_captions, embed_pictures
 from gradspace.runs.explain import Explanation, explain_pair
 from gradspace.runs.system import System, load_system
+
+TRIED = "a picture"
+"""A sentence to be explained, for the model to show whether it can."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,6 +52,23 @@ class Searcher:
     def reads_pictures(self) -> bool:
         """Can the model embed one's own pictures?"""
         return self.system.reading.kind == "pictures"
+
+    @cached_property
+    def explains(self) -> bool:
+        """Can the model say what a score is made of? Tried on one image."""
+        model = (self.explainer or self.system).model
+        if "image" not in self.index.kinds or type(model).explain is RetrievalModel.explain:
+            return False
+        [hits] = self.index.engine.search(self.embed([Query(TRIED)]), 1, "image")
+        try:
+            found = [self.explain(hit.item.key, TRIED) for hit in hits]
+        except ValueError:  # as where the pictures have been moved
+            return False
+        return any(each is not None and each.says_something for each in found)
+
+    def unknown_words(self, query: Query) -> list[str]:
+        """Words of a query that the model has never seen, and reads as one and the same."""
+        return self.system.unknown_words(query.text)
 
     def search(
         self,
@@ -101,6 +123,12 @@ class Searcher:
             raise ValueError("the model that explains reads features, and the index is of pictures")
         grid = features.grid if isinstance(features, FeatureFile) else None
         given = torch.from_numpy(features.load(place))
+        wanted, has = system.feature_shape or (), tuple(given.shape)
+        if (len(wanted), wanted[-1:]) != (len(has), has[-1:]):  # regions may be more or fewer
+            raise ValueError(
+                f"the model that explains reads features of shape {list(wanted)}, and those of "
+                f"the index have {list(has)}"
+            )
         explanation = explain_pair(system, given, text, grid=grid)
         if explanation is None or grid is None or collection.split.images is None:
             return explanation

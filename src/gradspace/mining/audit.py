@@ -9,11 +9,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gradspace.mining.closeness import CaptionCloseness
 from gradspace.mining.lists import HalfFloats, MinedLists, Positions
 from gradspace.scores.tiles import blocks
 
 ROWS = 4096
 """Lists that are looked at together."""
+LOOKED_AT = 50_000
+"""Pairs, of the highest scores, among which false negatives are looked for."""
+CLOSE, FAR = 0.5, 0.3
+"""A caption at least so close probably describes the other image as well, one not so close
+probably does not; between them there is no telling."""
 
 Relevance = NDArray[np.bool_] | Sequence[Collection[int]]
 """[captions, images], true where the caption is true of the image; or for every caption the images
@@ -130,6 +136,63 @@ def most_suspicious(lists: MinedLists, num: int) -> list[Suspect]:
         Suspect(int(i), int(t), float(positive[int(t)] + e), float(positive[int(t)]))
         for e, t, i in np.stack([excess, text, image], 1)[order[np.sort(first)[:num]]]
     ]
+
+
+@dataclass(frozen=True)
+class ComparedSuspect:
+    """A suspect, and the caption of its image that says most nearly the same."""
+
+    suspect: Suspect
+    own_caption: int | None
+    """None where the image has no captions."""
+    closeness: float
+    """From 0 to 1, by `CaptionCloseness`."""
+
+
+@dataclass(frozen=True, eq=False)
+class Suspects:
+    """Listed negatives, told apart by what their captions say."""
+
+    likely: list[ComparedSuspect]
+    """Probably no negatives: close to a caption of the image itself, the closest first."""
+    errors: list[ComparedSuspect]
+    """Probably errors of the model: what scores higher than the caption's own image, and says
+    something else. Those that score highest by comparison first."""
+
+
+def find_suspects(
+    lists: MinedLists,
+    captions: Sequence[str],
+    image_of_caption: NDArray[np.integer],
+    num_likely: int,
+    num_errors: int,
+) -> Suspects:
+    """Look through the highest scores for false negatives; every caption and image once."""
+    close = CaptionCloseness(captions, image_of_caption)
+    compared = [
+        ComparedSuspect(suspect, *close.closest(suspect.caption, suspect.image))
+        for suspect in most_suspicious(lists, LOOKED_AT)
+    ]
+    by_closeness = sorted(compared, key=lambda found: -found.closeness)
+    errors = [
+        found
+        for found in compared
+        if found.closeness < FAR and found.suspect.score > found.suspect.positive_score
+    ]
+    likely = [found for found in by_closeness if found.closeness >= CLOSE]
+    return Suspects(_each_once(likely, num_likely), _each_once(errors, num_errors))
+
+
+def _each_once(found: Sequence[ComparedSuspect], most: int) -> list[ComparedSuspect]:
+    """Many of one caption, or of one image, would hide the others."""
+    captions, images = set[int](), set[int]()
+    chosen: list[ComparedSuspect] = []
+    for each in found:
+        if each.suspect.caption not in captions and each.suspect.image not in images:
+            chosen.append(each)
+            captions.add(each.suspect.caption)
+            images.add(each.suspect.image)
+    return chosen[:most]
 
 
 def _highest(

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from gradspace.data.dataset import Split
 from gradspace.files import write_atomically
-from gradspace.mining.audit import Suspect, most_suspicious
-from gradspace.mining.lists import MinedLists
+from gradspace.mining import ComparedSuspect, MinedLists, Suspects, find_suspects
 from gradspace.report.thumbnails import ReportThumbnails
 from gradspace.report.write import template
 
-MOST_PAIRS = 48
-LOOKED_AT = 5000
+MOST_LIKELY, MOST_ERRORS = 48, 24
 
 
 @dataclass(frozen=True)
@@ -30,41 +29,44 @@ class Pair:
 
     caption: str
     listed: Picture
+    says: str
+    """The caption of the listed image that is closest to it."""
+    closeness: float
     own: Picture
     score: float
     positive_score: float
 
 
-def _one_per_caption(lists: MinedLists) -> list[Suspect]:
-    """The most suspicious pair of every caption: many of one caption would hide the others."""
-    found: dict[int, Suspect] = {}
-    for suspect in most_suspicious(lists, LOOKED_AT):
-        if suspect.score > suspect.positive_score:
-            found.setdefault(suspect.caption, suspect)
-    return list(found.values())[:MOST_PAIRS]
-
-
-def write_audit(path: Path, lists: MinedLists, split: Split) -> None:
-    """One HTML file with the most suspicious pairs of mined lists."""
+def write_audit(path: Path, lists: MinedLists, split: Split) -> Suspects:
+    """Write one HTML file: likely false negatives, and then errors of the model."""
     thumbnails = ReportThumbnails()
+    found = find_suspects(lists, split.captions, split.image_of_caption, MOST_LIKELY, MOST_ERRORS)
 
     def picture(image: int) -> Picture:
         name = split.image_names[image] if split.passages is None else split.passages[image]
         return Picture(name, thumbnails.add(split.name, split, image))
 
-    pairs = [
-        Pair(
-            caption=split.captions[found.caption],
-            listed=picture(found.image),
-            own=picture(int(split.image_of_caption[found.caption])),
-            score=found.score,
-            positive_score=found.positive_score,
-        )
-        for found in _one_per_caption(lists)
-    ]
-    title = f"Suspicious negatives of {split.name}"
+    def pairs(compared: Sequence[ComparedSuspect]) -> list[Pair]:
+        return [
+            Pair(
+                caption=split.captions[each.suspect.caption],
+                listed=picture(each.suspect.image),
+                says="" if each.own_caption is None else split.captions[each.own_caption],
+                closeness=each.closeness,
+                own=picture(int(split.image_of_caption[each.suspect.caption])),
+                score=each.suspect.score,
+                positive_score=each.suspect.positive_score,
+            )
+            for each in compared
+        ]
+
     page = template("audit.html").render(
-        title=title, pairs=pairs, pictures=thumbnails.pictures, entries=[]
+        title=f"Suspicious negatives of {split.name}",
+        likely=pairs(found.likely),
+        errors=pairs(found.errors),
+        pictures=thumbnails.pictures,
+        entries=[],
     )
     with write_atomically(path) as file:
         file.write(page)
+    return found

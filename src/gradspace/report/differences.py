@@ -7,17 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gradspace.analysis.significance import Difference
+from gradspace.analysis.significance import LEVEL, Difference
 from gradspace.comparison.tables import Tests
 from gradspace.runs.numbers import ARROWS
-
-LEVEL = 0.05
-"""Below it a difference is called real."""
 
 
 @dataclass(frozen=True)
 class Behind:
-    """An objective minus the best, with its 95 % interval."""
+    """An objective minus the best, with its interval."""
 
     objective: str
     mean: float

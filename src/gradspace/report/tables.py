@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import fields
-from itertools import groupby
+from dataclasses import dataclass, fields
+from typing import Literal
 
 import numpy as np
 from markupsafe import Markup, escape
@@ -45,13 +45,39 @@ def _averaged(seeds: Sequence[Entry], metric: str) -> TableCell:
     return TableCell(mean, std, len(seeds))
 
 
-def spans(columns: Sequence[Column]) -> list[tuple[str, int]]:
-    """Neighbouring columns of one group: the group, and how many there are.
+@dataclass(frozen=True)
+class ShownColumn:
+    """A column where the page has it."""
 
-    >>> spans([Column("a", "x", 1), Column("a", "y", 1), Column("", "z", 1)])
-    [('a', 2), ('', 1)]
-    """
-    return [(group, len(list(found))) for group, found in groupby(columns, lambda c: c.group)]
+    place: int
+    """In the table."""
+    column: Column
+    shown: Literal["always", "narrow", "wide"]
+    """On which screens."""
+    starts: bool
+    """The first of its group."""
+
+
+def shown_columns(columns: Sequence[Column]) -> list[ShownColumn]:
+    """The sums come last, and on a phone first, where the rest is scrolled to."""
+    sums = {place for place, column in enumerate(columns) if "rsum" in (column.name, column.group)}
+    order: list[tuple[int, Literal["always", "narrow", "wide"]]]
+    order = [(place, "wide" if place in sums else "always") for place in range(len(columns))]
+    order = [*((place, "narrow") for place in sorted(sums)), *order]
+    groups = [(columns[place].group, shown) for place, shown in order]
+    return [
+        ShownColumn(
+            place, columns[place], shown, not number or groups[number] != groups[number - 1]
+        )
+        for number, (place, shown) in enumerate(order)
+    ]
+
+
+def spans(columns: Sequence[ShownColumn]) -> list[tuple[ShownColumn, int]]:
+    """The first column of each group, and how many the group has."""
+    starts = [number for number, column in enumerate(columns) if column.starts]
+    ends = [*starts[1:], len(columns)]
+    return [(columns[start], end - start) for start, end in zip(starts, ends, strict=True)]
 
 
 def with_symbols(text: str) -> Markup:

@@ -28,7 +28,7 @@ from gradspace.report.history import History
 from gradspace.report.looks import looks_of, themes
 from gradspace.report.provenance import provenance, recipes_of
 from gradspace.report.svg import Drawer
-from gradspace.report.tables import MEANINGS, cocos_tables, spans, with_symbols
+from gradspace.report.tables import MEANINGS, cocos_tables, shown_columns, spans, with_symbols
 from gradspace.report.triplets import triplet_plots
 
 MOST_EXAMPLES, ALL_EXAMPLES = 12, 20
@@ -215,6 +215,7 @@ def template(name: str) -> Template:
         script=script,
         script_hash=f"sha256-{allowed}",
         themes=themes(),
+        shown_columns=shown_columns,
         spans=spans,
         meanings=MEANINGS,
     )

@@ -11,12 +11,21 @@ from torch import Tensor
 from gradspace.data.inputs import PassageReading, PictureReading
 from gradspace.runs.system import System
 
+EXAMPLE_MODEL = "openai/clip-vit-base-patch32"
+"""Reads pictures of one's own without any training."""
+
 
 @torch.inference_mode()
 def embed_captions(system: System, captions: Sequence[str]) -> Tensor:
     """Unit vectors of one's own sentences, [captions, width]."""
     tokens, lengths = system.encode(captions)
     return system.model.embed_texts(tokens.to(system.device), lengths).float().cpu()
+
+
+def note_on_words(system: System, caption: str) -> str:
+    """Say which words of a sentence the model has never seen; empty where it knows them all."""
+    unknown = system.unknown_words(caption)
+    return f"the model has never seen {', '.join(map(repr, unknown))}" if unknown else ""
 
 
 @torch.inference_mode()
@@ -31,8 +40,9 @@ def read_pictures(system: System, pictures: Sequence[Image.Image]) -> Tensor:
     if not isinstance(system.reading, PictureReading):
         what = "passages" if system.reading.kind == "passages" else "precomputed features"
         raise ValueError(
-            f"this run reads {what}, not pictures: train with model.backbone to embed "
-            "pictures of your own"
+            f"this run reads {what}, not pictures: for pictures of your own take any CLIP or "
+            f"SigLIP, by its folder or hub name, such as {EXAMPLE_MODEL}, or a run that was "
+            "trained with model.backbone"
         )
     return system.reading.prepare(pictures)
 

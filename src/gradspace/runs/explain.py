@@ -42,6 +42,11 @@ class Explanation:
     """The part of a picture that the model reads, which a grid covers, as shares of its width and
     height; None where the picture was not given."""
 
+    @property
+    def says_something(self) -> bool:
+        """Whether there are words, or regions whose places are known, to be shown."""
+        return bool(self.words) or (self.regions is not None and len(self.regions) > 1)
+
 
 @torch.no_grad()
 def explain_pair(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,8 @@ class System:
     """The same in training, where pictures may be cropped at random."""
     spans: Spans | None = None
     """Where in a caption its tokens are from, if that is known."""
+    unknown_words: Callable[[str], list[str]] = lambda caption: []
+    """Words of a caption that the model has never seen."""
     num_workers: int = 0
     """Processes that decode pictures, where a whole split is embedded."""
 
@@ -133,8 +135,10 @@ def is_pretrained(place: Path) -> bool:
 def pretrained_system(place: Path, device: torch.device) -> System:
     """CLIP, SigLIP, BLIP ... from a folder, or the hub, without any training."""
     if is_blip(place):
-        encode, reading = Tokenizer(place).encode, PictureReading(ImageProcessor(place))
-        return System(Blip(place).to(device).eval(), encode, device, reading=reading)
+        words, reading = Tokenizer(place), PictureReading(ImageProcessor(place))
+        model = Blip(place).to(device).eval()
+        unknown = words.unknown_words
+        return System(model, words.encode, device, reading=reading, unknown_words=unknown)
     name = str(place)
     recipe = make_recipe({"model": {"name": "dual", "pretrained": name}})
     inputs = ImageInput(backbone=name), TextInput(encoder=name, fine_tune=False)
@@ -212,31 +216,22 @@ def _assemble(
         recipe.model.name, image_input=image_input, text_input=text_input, **recipe.model.parameters
     ).to(device)
     encode = words.encode_batch if isinstance(words, Vocabulary) else words.encode
-    num_workers = recipe.training.num_workers
+    system = System(model, encode, device, unknown_words=words.unknown_words)
     if image_input.passages:
         passages = PassageReading(encode)
-        return System(model, encode, device, reading=passages, training_reading=passages)
+        return replace(system, reading=passages, training_reading=passages)
+    num_workers = recipe.training.num_workers
     if isinstance(model, DualEncoder):
         pictures = PictureReading(model.dual.processor)
-        return System(
-            model,
-            encode,
-            device,
-            reading=pictures,
-            training_reading=pictures,
-            num_workers=num_workers,
-        )
+        return replace(system, reading=pictures, training_reading=pictures, num_workers=num_workers)
+    system = replace(system, spans=words.spans)
     backbones = [part for part in model.modules() if isinstance(part, Backbone)]
     if not backbones:
-        shape = image_input.shape
-        return System(model, encode, device, feature_shape=shape, spans=words.spans)
+        return replace(system, feature_shape=image_input.shape)
     crop = evaluation_crop(backbones[0])
-    return System(
-        model,
-        encode,
-        device,
+    return replace(
+        system,
         reading=PictureReading(crop),
         training_reading=PictureReading(RandomCrop(size=crop.size)),
-        spans=words.spans,
         num_workers=num_workers,
     )

@@ -17,9 +17,10 @@ from PIL import Image
 
 from gradspace import __version__
 from gradspace.data.image_files import TooManyPixels
-from gradspace.indexes.contract import Hit, IndexGone
+from gradspace.indexes.contract import IndexGone
 from gradspace.indexes.searcher import Query, Searcher
 from gradspace.serve import schemas
+from gradspace.serve.batching import Searched
 from gradspace.serve.desk import Desk
 from gradspace.serve.guard import FormRoute, Guard
 from gradspace.serve.limits import Limits
@@ -89,8 +90,8 @@ def _add_searches(app: FastAPI, desk: Desk) -> None:
             raise HTTPException(422, "search by a sentence q or for more like an item: one of both")
         if asked.like:
             await desk.item(desk.name(asked.index), asked.like)
-        hits = await desk.search(request, Query(text=q, like=asked.like), asked)
-        return _answer(desk, asked, hits)
+        found = await desk.search(request, Query(text=q, like=asked.like), asked)
+        return _answer(desk, asked, found)
 
     forms = APIRouter(route_class=FormRoute)
 
@@ -105,8 +106,8 @@ def _add_searches(app: FastAPI, desk: Desk) -> None:
         async with desk.place_for_a_picture():
             picture = await _read(desk, asked.picture)
             query = Query(asked.q.strip(), picture, picture_weight=asked.picture_weight)
-            hits = await desk.search(request, query, asked)
-        return _answer(desk, asked, hits)
+            found = await desk.search(request, query, asked)
+        return _answer(desk, asked, found)
 
     app.include_router(forms)
 
@@ -140,7 +141,7 @@ def _add_items(app: FastAPI, desk: Desk) -> None:
                 name=searcher.index.name,
                 items=await desk.in_thread(len, searcher.index.engine),
                 kinds=list(searcher.index.kinds),
-                reads_pictures=searcher.reads_pictures,
+                **vars(desk.offers[name]),
             )
             for name, searcher in desk.searchers.items()
         ]
@@ -201,10 +202,14 @@ async def _read(desk: Desk, file: UploadFile) -> Image.Image:
         raise HTTPException(422, str(error)) from error
 
 
-def _answer(desk: Desk, asked: schemas.Options, hits: Sequence[Hit]) -> schemas.SearchAnswer:
+def _answer(desk: Desk, asked: schemas.Options, found: Searched) -> schemas.SearchAnswer:
     index = desk.name(asked.index)
-    found = [schemas.HitAnswer.found(hit, rank) for rank, hit in enumerate(hits, start=1)]
-    return schemas.SearchAnswer(index=index, kind=desk.kind(index, asked.kind), hits=found)
+    return schemas.SearchAnswer(
+        index=index,
+        kind=desk.kind(index, asked.kind),
+        hits=[schemas.HitAnswer.found(hit, rank) for rank, hit in enumerate(found.hits, start=1)],
+        unknown_words=found.unknown_words,
+    )
 
 
 def _jpeg(request: Request, content: bytes) -> Response:

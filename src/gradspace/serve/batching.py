@@ -16,6 +16,15 @@ from gradspace.indexes.where import Condition
 from gradspace.serve.limits import Limits
 
 
+@dataclass(frozen=True)
+class Searched:
+    """The answer to one request."""
+
+    hits: list[Hit]
+    unknown_words: list[str]
+    """Words of the query that the model has never seen."""
+
+
 @dataclass(frozen=True, eq=False)
 class Ask:
     """What one request wants to know, and where it waits for the answer."""
@@ -24,7 +33,7 @@ class Ask:
     k: int
     kind: Kind
     where: tuple[Condition, ...] = ()
-    answer: Future[list[Hit]] = field(default_factory=Future)
+    answer: Future[Searched] = field(default_factory=Future)
 
 
 class Batcher:
@@ -48,7 +57,7 @@ class Batcher:
         """How many requests wait."""
         return self._waiting.qsize()
 
-    def submit(self, ask: Ask) -> Future[list[Hit]]:
+    def submit(self, ask: Ask) -> Future[Searched]:
         """Raises queue.Full where too many wait already."""
         self._waiting.put_nowait(ask)
         with self._lock:
@@ -103,10 +112,10 @@ class Batcher:
             for ask in batch:
                 self._answer([ask])
         else:
-            for ask, hits in zip(batch, answers, strict=True):
-                ask.answer.set_result(hits)
+            for ask, answer in zip(batch, answers, strict=True):
+                ask.answer.set_result(answer)
 
-    def _search(self, batch: Sequence[Ask]) -> list[list[Hit]]:
+    def _search(self, batch: Sequence[Ask]) -> list[Searched]:
         """All sentences and pictures are embedded together; searched are those of one kind."""
         to_embed = [number for number, ask in enumerate(batch) if not ask.query.like]
         vectors = self._searcher.embed([batch[n].query for n in to_embed]) if to_embed else None
@@ -125,4 +134,7 @@ class Batcher:
                 found = self._searcher.search([batch[n].query for n in numbers], most, kind, where)
             for number, hits in zip(numbers, found, strict=True):
                 answers[number] = hits[: batch[number].k]
-        return [answers[number] for number in range(len(batch))]
+        return [
+            Searched(answers[number], self._searcher.unknown_words(ask.query))
+            for number, ask in enumerate(batch)
+        ]

@@ -16,10 +16,11 @@ from anyio import to_thread
 from fastapi import HTTPException, Request
 
 from gradspace.data.image_files import leads_outside
-from gradspace.indexes.contract import Hit, Item, Kind
+from gradspace.indexes.contract import Item, Kind
+from gradspace.indexes.offers import make_offer
 from gradspace.indexes.searcher import Query, Searcher
 from gradspace.runs.explain import Explanation
-from gradspace.serve.batching import Ask, Batcher
+from gradspace.serve.batching import Ask, Batcher, Searched
 from gradspace.serve.limits import Limits
 from gradspace.serve.metrics import Metrics
 from gradspace.serve.schemas import Options
@@ -42,6 +43,8 @@ class Desk:
             name: Batcher(searcher, limits, partial(metrics.batch, name))
             for name, searcher in self.searchers.items()
         }
+        # Looked at before there are requests: the model is asked by one thread at a time.
+        self.offers = {name: make_offer(searcher) for name, searcher in self.searchers.items()}
         self._pictures = anyio.Semaphore(limits.pictures_at_once)
         self._reading = anyio.CapacityLimiter(READING)
         self._explaining = anyio.CapacityLimiter(1)
@@ -51,7 +54,7 @@ class Desk:
             batcher.close()
 
     def name(self, index: str) -> str:
-        """Of the index that is asked for."""
+        """Resolve the index that is asked for, or answer 404."""
         name = index or next(iter(self.searchers))
         if name not in self.searchers:
             raise HTTPException(
@@ -67,7 +70,7 @@ class Desk:
             raise HTTPException(422, f"the index {index} holds no {wanted}s")
         return wanted
 
-    async def search(self, request: Request, query: Query, options: Options) -> list[Hit]:
+    async def search(self, request: Request, query: Query, options: Options) -> Searched:
         """Waits with others for the model; an error is the request's own."""
         index = self.name(options.index)
         ask = Ask(query, options.k, self.kind(index, options.kind), options.conditions)
@@ -82,7 +85,7 @@ class Desk:
         except ValueError as error:
             raise HTTPException(422, str(error)) from error
 
-    async def _answered(self, request: Request, answer: Future[list[Hit]]) -> list[Hit]:
+    async def _answered(self, request: Request, answer: Future[Searched]) -> Searched:
         """Gives up when the time is over or the client has gone."""
         waiting = asyncio.wrap_future(answer)
         gone = asyncio.ensure_future(_gone(request))

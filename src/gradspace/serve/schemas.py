@@ -91,6 +91,14 @@ class IndexAnswer(BaseModel):
     items: int = Field(examples=[31783])
     kinds: list[Kind] = Field(examples=[["image", "caption"]])
     reads_pictures: bool = Field(description="Whether it can be searched by picture.")
+    explains: bool = Field(description="Whether it can say why an image was found.")
+    sentences: list[str] = Field(
+        description="A few sentences from it, to try.", examples=[["a dog runs along the beach"]]
+    )
+    conditions: list[str] = Field(
+        description="A condition for each field by which items differ, met by some of them.",
+        examples=[["year>=2020", "folder=holiday"]],
+    )
 
 
 class ItemAnswer(BaseModel):
@@ -126,12 +134,17 @@ class SearchAnswer(BaseModel):
     """What fits best, in order."""
 
     model_config = ConfigDict(
-        json_schema_extra={"example": {"index": "photos", "kind": "image", "hits": [HIT]}}
+        json_schema_extra={
+            "example": {"index": "photos", "kind": "image", "hits": [HIT], "unknown_words": []}
+        }
     )
 
     index: str
     kind: Kind
     hits: list[HitAnswer]
+    unknown_words: list[str] = Field(
+        description="Words of the sentence that the model has never seen: it reads all as one."
+    )
 
 
 class WordAnswer(BaseModel):

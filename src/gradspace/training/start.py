@@ -11,6 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from gradspace import processes
+from gradspace.commands import command
 from gradspace.data.dataset import Dataset
 from gradspace.data.resident import keep_features
 from gradspace.progress import Show, silently
@@ -86,7 +87,7 @@ def _train(
         _tell(
             say,
             f"stopped after {progress_made.step} steps; go on with "
-            f"gradspace train --resume {run.folder}",
+            f"{command('train', '--resume', run.folder)}",
         )
         return False
     if recipe.init is not None and progress_made.best_rsum <= _rsum_at_start(run):
@@ -94,7 +95,7 @@ def _train(
             say,
             f"no epoch is better on dev than what it began with: {recipe.init} is still the best",
         )
-    _tell(say, f"done: gradspace evaluate {run.folder}")
+    _tell(say, f"done: {command('evaluate', run.folder)}")
     return True
 
 

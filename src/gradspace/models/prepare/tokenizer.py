@@ -68,6 +68,16 @@ class Tokenizer:
                 words[key] = words.get(key, (start, end))[0], end
         return [words[key] if key else None for key in keys]
 
+    def unknown_words(self, caption: str) -> list[str]:
+        """Words that the network reads as unknown, each once: as a rule it knows their pieces."""
+        mark = self._tokenizer.unk_token_id
+        tokens = self._tokenizer(caption, **self._options)["input_ids"]
+        if mark not in tokens:
+            return []
+        pairs = zip(tokens, self.spans(caption), strict=True)
+        unknown = [caption[slice(*span)] for token, span in pairs if span and token == mark]
+        return list(dict.fromkeys(unknown))
+
     def save(self, folder: Path) -> None:
         """Write the files that `Tokenizer(folder)` reads."""
         self._tokenizer.save_pretrained(folder)

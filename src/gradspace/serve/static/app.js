@@ -40,6 +40,10 @@ const chosen = () => {
   return known.length ? known : indexes.slice(0, 1);
 };
 
+const readPictures = () => chosen().every((each) => each.reads_pictures);
+const conditions = () => [...new Set(chosen().flatMap((each) => each.conditions))];
+const sentences = () => chosen()[0].sentences;
+
 // --- search ------------------------------------------------------------------------------------
 
 const isAsked = () => Boolean(state.q.trim() || state.like || picture);
@@ -78,7 +82,8 @@ function drawResults() {
   byId("count").textContent = columns.length ? results.count(columns) : "";
   byId("more").hidden = state.k >= MOST_K || !columns.some((each) => each.hits.length === state.k);
   const fields = new Set(columns.flatMap((each) => each.hits.flatMap((hit) => Object.keys(hit.metadata))));
-  byId("fields").replaceChildren(...[...fields].map((field) => make("option", { value: `${field}=` })));
+  const begun = [...fields].map((field) => `${field}=`);
+  byId("fields").replaceChildren(...[...conditions(), ...begun].map((value) => make("option", { value })));
   if (focused) results.focusTile(document.querySelector(`.tile[data-key="${CSS.escape(focused)}"]`));
 }
 
@@ -90,6 +95,7 @@ function show() {
   if (byId("q").value.trim() !== state.q.trim()) byId("q").value = state.q;
   showSeed();
   showOptions();
+  showTries();
   showItem();
   search();
 }
@@ -99,7 +105,7 @@ function showSeed() {
   byId("seed").hidden = !picture && !like;
   byId("weight").hidden = !(picture && state.q.trim());
   byId("weigh").value = weight;
-  byId("q").placeholder = picture ? "add a sentence" : like ? "or type a sentence" : "a dog on a beach";
+  byId("q").placeholder = picture ? "add a sentence" : like ? "or type a sentence" : sentences()[0] ?? "what is to be seen";
   byId("seed-text").textContent = like ? "more like this" : "";
   if (picture) showSeedImage(picture.address, picture.file.name || "your picture");
   else if (like) showLiked(chosen()[0].id, like);
@@ -124,7 +130,12 @@ function showOptions() {
   const kind = state.kind || (kinds.has("image") ? "image" : "caption");
   for (const radio of document.querySelectorAll('input[name="kind"]')) radio.checked = radio.value === kind;
   byId("kinds").hidden = kinds.size < 2;
-  byId("pick").hidden = !shown.every((each) => each.reads_pictures);
+  byId("pick").hidden = byId("by-picture").hidden = !readPictures();
+  const condition = conditions().reduce((a, b) => (b.length < a.length ? b : a), conditions()[0]);
+  byId("adder").hidden = !condition;
+  byId("condition").placeholder = `filter, as ${condition}`;
+  byId("condition").size = byId("condition").placeholder.length;
+  byId("condition-label").textContent = `Filter, as ${condition}`;
   byId("first").value = shown[0].id;
   byId("second").value = shown[1]?.id ?? "";
   for (const option of byId("second").options) option.hidden = option.value === shown[0].id;
@@ -134,12 +145,24 @@ function showOptions() {
   )));
 }
 
+// Sentences of what is searched, to begin with.
+function showTries() {
+  const links = sentences().map((q) => make("a", { href: link({ q }), onclick: (event) => {
+    if (event.ctrlKey || event.metaKey || event.shiftKey) return;
+    event.preventDefault();
+    go({ q, like: "" });
+  } }, q));
+  byId("try").hidden = !links.length;
+  byId("try").replaceChildren("Try ", ...links.flatMap((each, place) => place ? [" · ", each] : [each]));
+}
+
 function showItem() {
   if (!state.item) return item.close();
   const index = state.from || chosen()[0].id;
+  const { explains } = indexes.find((each) => each.id === index) ?? {};
   const column = columns.find((each) => each.index.id === index);
   const hit = column?.hits.find((each) => each.key === state.item);
-  item.open({ index, key: state.item, hit, many: column?.hits.length, q: state.q.trim() }, {
+  item.open({ index, key: state.item, hit, many: column?.hits.length, q: explains ? state.q.trim() : "" }, {
     like: (key) => {
       picture = null;
       go({ q: "", like: key, item: "", from: "" });
@@ -174,7 +197,7 @@ function searchBy(file) {
     byId("count").textContent = `${file.name || "That"} is no picture.`;
     return;
   }
-  if (byId("pick").hidden) {
+  if (!readPictures()) {
     byId("count").textContent = "The model of this index reads sentences only, no pictures.";
     return;
   }
@@ -261,7 +284,7 @@ function wire() {
   byId("dialog").addEventListener("click", (event) => event.target === byId("dialog") && go({ item: "", from: "" }));
   document.addEventListener("keydown", onKey);
   addEventListener("popstate", fromHistory);
-  whenDropped(searchBy);
+  whenDropped(searchBy, readPictures);
 }
 
 // --- start -------------------------------------------------------------------------------------

@@ -1,13 +1,13 @@
-// Files that are dropped or pasted anywhere on the page.
+// Files that are dropped or pasted anywhere on the page; `wanted` says whether to invite them.
 
-export function whenDropped(take) {
+export function whenDropped(take, wanted) {
   let depth = 0;
   const hasFile = (event) => event.dataTransfer?.types.includes("Files");
   const over = (by) => (event) => {
     if (!hasFile(event)) return;
     event.preventDefault();
     depth = Math.max(0, depth + by);
-    document.body.classList.toggle("dropping", depth > 0);
+    document.body.classList.toggle("dropping", depth > 0 && wanted());
   };
   addEventListener("dragenter", over(1));
   addEventListener("dragleave", over(-1));

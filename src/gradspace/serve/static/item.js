@@ -1,4 +1,4 @@
-// One result, large: its captions and metadata, and why it was found.
+// One result, large: its captions and metadata, and why it was found; `q` is what can be explained.
 
 import * as api from "./api.js";
 import { byId, make, unseen } from "./dom.js";
@@ -15,18 +15,17 @@ export function open({ index, key, hit, many, q }, act) {
   asking = new AbortController();
   const { signal } = asking;
   hideWhy();
-  byId("why").hidden = !q;
   byId("why").onclick = () => toggleWhy(index, key, q, signal);
   byId("like").onclick = () => act.like(key, index);
   byId("previous").disabled = !hit || hit.rank === 1;
   byId("next").disabled = !hit || hit.rank === many;
   byId("place").textContent = hit ? `${hit.rank} of ${many} · score ${hit.score.toFixed(3)}` : "";
-  if (hit) fill(hit, index, act);
+  if (hit) fill(hit, index, q, act);
   else empty(key);
   if (!dialog.open) dialog.showModal();
   if (!hit) {
     api.item(index, key).then(
-      (found) => signal.aborted || fill(found, index, act),
+      (found) => signal.aborted || fill(found, index, q, act),
       (error) => signal.aborted || fail(error.message),
     );
   }
@@ -39,6 +38,7 @@ export function close() {
 
 function empty(key) {
   byId("item-title").textContent = key;
+  byId("why").hidden = true;
   byId("picture").removeAttribute("src");
   byId("captions").replaceChildren();
   byId("metadata").replaceChildren();
@@ -48,7 +48,8 @@ function fail(sentence) {
   byId("captions").replaceChildren(make("li", { class: "error" }, sentence));
 }
 
-function fill(found, index, act) {
+function fill(found, index, q, act) {
+  byId("why").hidden = !q || found.kind !== "image";
   const lines = found.text.split("\n").filter(Boolean);
   const title = found.kind === "caption" ? found.text : found.key.split("/").at(-1);
   byId("item-title").textContent = title;

@@ -53,12 +53,14 @@ function column(columns, here, link) {
   }
   const there = ranksThere(columns, here);
   const other = columns[1 - here]?.index.name;
+  const unknown = own.unknown_words.map((word) => `“${word}”`).join(", ");
+  const notKnown = unknown && make("p", { class: "note" }, `${columns.length > 1 ? "This" : "The"} model has never seen ${unknown}.`);
   const hits = own.hits.map((hit) => tile(hit, own, there && difference(hit, there, other), link));
   const only = there && own.hits.filter((hit) => !there.has(hit.key)).length;
   const note = there && make("p", { class: "note" }, only ? `${only} of ${several(own.hits.length, "result")} only here` : "the same results");
   return make(
     "section", { class: "column", "aria-labelledby": heading && `column-${here}` },
-    heading, note,
+    heading, note, notKnown,
     make("ol", { class: `grid ${own.kind}s`, "aria-label": heading ? null : "Results" }, ...hits),
   );
 }

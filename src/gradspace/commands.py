@@ -1,0 +1,31 @@
+"""Commands for a user to type next, which work as they are printed."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+
+def command(*arguments: str | Path) -> str:
+    """A command of this very gradspace, to be pasted into a shell.
+
+    Example:
+        >>> command("serve", "my photos").rpartition("gradspace ")[2]
+        "serve 'my photos'"
+    """
+    return shlex.join([*_program(), *map(str, arguments)])
+
+
+def _program() -> list[str]:
+    """`gradspace` where the PATH leads to this one, else where it is: `.venv/bin/gradspace`."""
+    own = shutil.which("gradspace", path=str(Path(sys.executable).parent))
+    if own is None:
+        return [sys.executable, "-m", "gradspace"]
+    found = shutil.which("gradspace")
+    if found is not None and Path(found).resolve() == Path(own).resolve():
+        return ["gradspace"]
+    place = os.path.relpath(own)
+    return [own if place.startswith(os.pardir) else place]
