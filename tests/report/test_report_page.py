@@ -131,7 +131,7 @@ def test_what_users_write_is_text_and_never_markup(
     captions = [f"{HOSTILE[i % 2]} {caption}" for i, caption in enumerate(test.captions)]
     names = [f"{HOSTILE[1]}{name}" for name in test.image_names]
     hostile = with_test(data, replace(test, captions=captions, image_names=names))
-    monkeypatch.setattr("gradspace.report.examples.open_recipe", lambda _: hostile)
+    monkeypatch.setattr("gradspace.report.examples.open_recipe", lambda *_, **__: hostile)
     labelled = [
         replace(e, objective=HOSTILE[0] + e.objective, dataset=HOSTILE[1], model=HOSTILE[0])
         for e in judged_on(entries, hostile)
@@ -184,7 +184,7 @@ def test_features_without_images(
     entries: list[Entry], data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bare = with_test(data, replace(data.splits["test"], images=None))
-    monkeypatch.setattr("gradspace.report.examples.open_recipe", lambda _: bare)
+    monkeypatch.setattr("gradspace.report.examples.open_recipe", lambda *_, **__: bare)
     page = report(tmp_path / "r.html", entries)
     assert "This dataset has features and no images" in page
     assert "<img" not in page
@@ -195,7 +195,7 @@ def test_images_that_cannot_be_read(
     entries: list[Entry], data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken = with_test(data, replace(data.splits["test"], images=HalfBroken()))
-    monkeypatch.setattr("gradspace.report.examples.open_recipe", lambda _: broken)
+    monkeypatch.setattr("gradspace.report.examples.open_recipe", lambda *_, **__: broken)
     page = report(tmp_path / "r.html", entries)
     assert "images cannot be read and are shown as their first caption" in page
     assert "<img" in page
@@ -218,7 +218,7 @@ def test_a_dataset_that_changed_is_not_shown(
 ) -> None:
     test = data.splits["test"]
     changed = with_test(data, replace(test, captions=["another", *test.captions[1:]]))
-    monkeypatch.setattr("gradspace.report.examples.open_recipe", lambda _: changed)
+    monkeypatch.setattr("gradspace.report.examples.open_recipe", lambda *_, **__: changed)
     assert "is not what it was when" in report(tmp_path / "r.html", entries)
 
 

@@ -179,7 +179,7 @@ def recover(inputs: Inputs, tile_of: Tensor, width: int) -> Tensor:
 
     The rows are sorted by that tile, so that programs of a few rows each compute it again.
     """
-    from gradspace.execution.triton import kernels
+    from gradspace.execution.triton import pair_kernels
 
     order = tile_of.argsort(stable=True)
     num_tiles = ceil(inputs.m, width)
@@ -195,7 +195,7 @@ def recover(inputs: Inputs, tile_of: Tensor, width: int) -> Tensor:
     start = starts[tile] + (program - last[tile] + num_programs[tile]) * launching.RECOVER.height
     end = torch.minimum(start + launching.RECOVER.height, ends[tile])
     found = torch.empty_like(tile_of)
-    kernels.recover[(len(program),)](
+    pair_kernels.recover[(len(program),)](
         inputs.rows,
         inputs.columns,
         inputs.row_ids,

@@ -93,12 +93,12 @@ PAIRS, WIDTH = 4, 256
 
 def pair_scores(rows: Tensor, columns: Tensor, row: Tensor, column: Tensor) -> Tensor:
     """As `pairs.pair_scores`, one program per pair."""
-    from gradspace.execution.triton import kernels
+    from gradspace.execution.triton import pair_kernels
 
     rows, columns = rows.contiguous(), columns.contiguous()
     scores = torch.empty(len(row), dtype=torch.float32, device=rows.device)
     if len(row):
-        kernels.scores_of_pairs[(len(row),)](
+        pair_kernels.scores_of_pairs[(len(row),)](
             rows, columns, row, column, scores, rows.shape[1], WIDTH=WIDTH, num_warps=1
         )
     return scores
@@ -106,13 +106,13 @@ def pair_scores(rows: Tensor, columns: Tensor, row: Tensor, column: Tensor) -> T
 
 def weighted_sums(weights: Tensor, of: Tensor, source: Tensor, target: Tensor, num: int) -> Tensor:
     """As `pairs.weighted_sums`: pairs sorted by their target, one program per target."""
-    from gradspace.execution.triton import kernels
+    from gradspace.execution.triton import pair_kernels
 
     order = target.argsort(stable=True)
     ends = torch.searchsorted(target[order], torch.arange(num, device=of.device), right=True)
     of = of.contiguous()
     sums = torch.empty(num, of.shape[1], dtype=of.dtype, device=of.device)
-    kernels.sums_of_pairs[(num, ceil(of.shape[1], WIDTH))](
+    pair_kernels.sums_of_pairs[(num, ceil(of.shape[1], WIDTH))](
         weights.float()[order],
         of,
         source[order],

@@ -8,9 +8,8 @@ that are on it, once.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import Any, NamedTuple, cast
+from dataclasses import replace
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -23,10 +22,11 @@ from gradspace.execution.triton.backward import WEIGHT_BYTES, add_product, weigh
 from gradspace.execution.triton.formulas import Functions
 from gradspace.execution.triton.forward import Parts, partial_results
 from gradspace.execution.triton.launching import Inputs, Tile, ceil, on_a_tile_that_fits
+from gradspace.execution.triton.sides import Side, positive_of, sides_of
 from gradspace.execution.triton.slots import Slots
 from gradspace.execution.triton.whole_rows import functions, reduce
 from gradspace.objectives.contract import Objective, Reduction
-from gradspace.objectives.statistics import Hardest, PositiveScores, Statistic
+from gradspace.objectives.statistics import Hardest, Statistic
 
 MOST = 1 << 29
 """Scores up to which it is faster than lists of single weights and statistics put together."""
@@ -58,27 +58,6 @@ def _by_slot(found: Functions) -> bool:
     return any(not isinstance(one, Hardest) and one.given.shape[1] > 1 for one in found.wanted)
 
 
-@dataclass(frozen=True)
-class _Side:
-    """The queries of one direction, and what was found of them."""
-
-    index: Tensor
-    """[queries, slots] of candidates, -1 where a slot is not used."""
-    scores: Tensor
-    """[queries, slots], infinity where a slot is not used."""
-    wanted: tuple[Statistic, ...]
-    slot_slopes: Tensor
-    best_slopes: Tensor
-    hardest: Tensor
-    results: list[Tensor]
-    slopes: list[Tensor]
-    """[queries, columns] of every sum."""
-
-    @property
-    def count(self) -> int:
-        return self.scores.shape[1]
-
-
 class _Tiled(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -93,7 +72,7 @@ class _Tiled(torch.autograd.Function):
         found = functions(objective)
         assert found is not None
         inputs = Inputs(images, texts, slots.image_ids, slots.text_ids)
-        sides = _sides(objective, inputs, slots)
+        sides = sides_of(objective, inputs, slots)
         value, facts = _values(inputs, sides, found, reduction, weigh)
         ctx.save_for_backward(images, texts)
         ctx.found = inputs, sides, found, facts, objective
@@ -115,85 +94,9 @@ class _Tiled(torch.autograd.Function):
 # --- forward ------------------------------------------------------------------------------------
 
 
-def _sides(objective: Objective, inputs: Inputs, slots: Slots) -> Sides[_Side]:
-    """The positives' scores of both sides, and what is wanted of their negatives."""
-    by_image = _scores_of_slots(inputs, slots.texts_of_images)
-    by_text = by_image
-    if not slots.by_position:
-        by_text = _scores_of_slots(inputs.transpose(), slots.images_of_texts)
-    in_batch = by_image.flatten()
-    return Sides(
-        _side(objective, by_image, slots.texts_of_images, inputs.m, in_batch),
-        _side(objective, by_text, slots.images_of_texts, inputs.n, in_batch),
-    )
-
-
-def _side(
-    objective: Objective, scores: Tensor, index: Tensor, num_candidates: int, batch: Tensor
-) -> _Side:
-    found = functions(objective)
-    if found is not None and found.fixed:
-        wanted = _fixed_statistics(_Same(objective), scores.device)
-    else:
-        wanted = objective.statistics(_positive(scores, index, num_candidates, batch))
-    n, count = scores.shape
-    sums = [one for one in wanted if not isinstance(one, Hardest)]
-    columns = [one.given.shape[1] for one in sums]
-    return _Side(
-        index,
-        scores,
-        wanted,
-        slot_slopes=scores.new_empty(n, count),
-        best_slopes=scores.new_empty(n, 1),
-        hardest=torch.empty(n, 1, dtype=torch.int32, device=scores.device),
-        results=[scores.new_empty(n, c) for c in columns],
-        slopes=[scores.new_empty(n, c) for c in columns],
-    )
-
-
-class _Same(NamedTuple):
-    """An objective as itself, and not as what it equals."""
-
-    objective: Objective
-
-    def __hash__(self) -> int:
-        return id(self.objective)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and self.objective is other.objective
-
-
-@lru_cache(maxsize=64)
-def _fixed_statistics(same: _Same, device: torch.device) -> tuple[Statistic, ...]:
-    """What an objective wants whatever the positives are, asked once."""
-    one = torch.zeros(1, 1, device=device)
-    positive = PositiveScores(one, one == 0, torch.ones_like(one, dtype=torch.long), one.flatten())
-    return same.objective.statistics(positive)
-
-
-def _positive(scores: Tensor, index: Tensor, num_candidates: int, batch: Tensor) -> PositiveScores:
-    """As an objective reads them, to say what it wants of the negatives."""
-    valid = index >= 0
-    num_negatives = num_candidates - valid.sum(1, keepdim=True)
-    return PositiveScores(scores.where(valid, 0), valid, num_negatives, batch)
-
-
-def _scores_of_slots(inputs: Inputs, index: Tensor) -> Tensor:
-    from gradspace.execution.triton import query_kernels
-
-    scores = inputs.empty(*index.shape)
-    query_kernels.scores_of_slots[tuple(scores.shape)](
-        *(inputs.rows, inputs.columns, index, scores, inputs.rows.shape[1]),
-        COUNT=index.shape[1],
-        WIDTH=256,
-        num_warps=1,
-    )
-    return scores
-
-
 def _values(
     inputs: Inputs,
-    sides: Sides[_Side],
+    sides: Sides[Side],
     found: Functions,
     reduction: Reduction,
     weigh: bool,
@@ -232,7 +135,7 @@ def _values(
 
 
 def _finish(
-    side: _Side,
+    side: Side,
     values: Tensor,
     counted: Tensor,
     smallest: Tensor,
@@ -278,7 +181,7 @@ def _finish(
 def _gradients(
     objective: Objective,
     inputs: Inputs,
-    sides: Sides[_Side],
+    sides: Sides[Side],
     found: Functions,
     factors: Tensor,
 ) -> tuple[Tensor, Tensor]:
@@ -315,7 +218,7 @@ def _gradients(
     return torch.cat(of_images), of_texts
 
 
-def _upstream(images: _Side, texts: _Side, found: Functions, factors: Tensor) -> Upstream | None:
+def _upstream(images: Side, texts: Side, found: Functions, factors: Tensor) -> Upstream | None:
     """The sum that the values have a slope along, if there is one."""
     sums = [k for k, one in enumerate(images.wanted) if not isinstance(one, Hardest)]
     for number, k in enumerate(sums):
@@ -353,7 +256,7 @@ def _of_sums(
 
 
 def _with_given(
-    objective: Objective, inputs: Inputs, side: _Side, of_given: Tensor, factor: Tensor, k: int
+    objective: Objective, inputs: Inputs, side: Side, of_given: Tensor, factor: Tensor, k: int
 ) -> tuple[Tensor, Tensor]:
     """The slopes of the slots with what terms give to the scores in them, and their factor.
 
@@ -362,7 +265,7 @@ def _with_given(
     with torch.enable_grad():
         p = side.scores.detach().requires_grad_()
         num_candidates = inputs.n if k else inputs.m
-        wanted = objective.statistics(_positive(p, side.index, num_candidates, p.detach()[:, 0]))
+        wanted = objective.statistics(positive_of(p, side.index, num_candidates, p.detach()[:, 0]))
         given = next(
             one.given for one in wanted if not isinstance(one, Hardest) and one.given.requires_grad
         )
@@ -373,7 +276,7 @@ def _with_given(
 def _add_single(
     weights: Tensor,
     chunk: slice,
-    side: _Side,
+    side: Side,
     index: Tensor,
     slopes: Tensor,
     factor: Tensor,

@@ -1,0 +1,116 @@
+"""The two directions of a batch, as kernels over tiles and queries read and write them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gradspace.execution.block import Sides
+from gradspace.execution.triton.launching import Inputs
+from gradspace.execution.triton.slots import Slots
+from gradspace.execution.triton.whole_rows import functions
+from gradspace.objectives.contract import Objective
+from gradspace.objectives.statistics import Hardest, PositiveScores, Statistic
+
+
+@dataclass(frozen=True)
+class Side:
+    """The queries of one direction, and what was found of them."""
+
+    index: Tensor
+    """[queries, slots] of candidates, -1 where a slot is not used."""
+    scores: Tensor
+    """[queries, slots], infinity where a slot is not used."""
+    wanted: tuple[Statistic, ...]
+    slot_slopes: Tensor
+    best_slopes: Tensor
+    hardest: Tensor
+    results: list[Tensor]
+    slopes: list[Tensor]
+    """[queries, columns] of every sum."""
+
+    @property
+    def count(self) -> int:
+        return self.scores.shape[1]
+
+
+def sides_of(objective: Objective, inputs: Inputs, slots: Slots) -> Sides[Side]:
+    """The positives' scores of both sides, and what is wanted of their negatives."""
+    by_image = _scores_of_slots(inputs, slots.texts_of_images)
+    by_text = by_image
+    if not slots.by_position:
+        by_text = _scores_of_slots(inputs.transpose(), slots.images_of_texts)
+    in_batch = by_image.flatten()
+    return Sides(
+        side_of(objective, by_image, slots.texts_of_images, inputs.m, in_batch),
+        side_of(objective, by_text, slots.images_of_texts, inputs.n, in_batch),
+    )
+
+
+def side_of(
+    objective: Objective, scores: Tensor, index: Tensor, num_candidates: int, batch: Tensor
+) -> Side:
+    found = functions(objective)
+    if found is not None and found.fixed:
+        wanted = _fixed_statistics(_Same(objective), scores.device)
+    else:
+        wanted = objective.statistics(positive_of(scores, index, num_candidates, batch))
+    n, count = scores.shape
+    sums = [one for one in wanted if not isinstance(one, Hardest)]
+    columns = [one.given.shape[1] for one in sums]
+    return Side(
+        index,
+        scores,
+        wanted,
+        slot_slopes=scores.new_empty(n, count),
+        best_slopes=scores.new_empty(n, 1),
+        hardest=torch.empty(n, 1, dtype=torch.int32, device=scores.device),
+        results=[scores.new_empty(n, c) for c in columns],
+        slopes=[scores.new_empty(n, c) for c in columns],
+    )
+
+
+class _Same(NamedTuple):
+    """An objective as itself, and not as what it equals."""
+
+    objective: Objective
+
+    def __hash__(self) -> int:
+        return id(self.objective)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self.objective is other.objective
+
+
+@lru_cache(maxsize=64)
+def _fixed_statistics(same: _Same, device: torch.device) -> tuple[Statistic, ...]:
+    """What an objective wants whatever the positives are, asked once."""
+    one = torch.zeros(1, 1, device=device)
+    positive = PositiveScores(one, one == 0, torch.ones_like(one, dtype=torch.long), one.flatten())
+    return same.objective.statistics(positive)
+
+
+def positive_of(
+    scores: Tensor, index: Tensor, num_candidates: int, batch: Tensor
+) -> PositiveScores:
+    """As an objective reads them, to say what it wants of the negatives."""
+    valid = index >= 0
+    num_negatives = num_candidates - valid.sum(1, keepdim=True)
+    return PositiveScores(scores.where(valid, 0), valid, num_negatives, batch)
+
+
+def _scores_of_slots(inputs: Inputs, index: Tensor) -> Tensor:
+    from gradspace.execution.triton import query_kernels
+
+    scores = inputs.empty(*index.shape)
+    query_kernels.scores_of_slots[tuple(scores.shape)](
+        *(inputs.rows, inputs.columns, index, scores, inputs.rows.shape[1]),
+        COUNT=index.shape[1],
+        WIDTH=256,
+        num_warps=1,
+    )
+    return scores
