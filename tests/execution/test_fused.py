@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from embedded import embedded, outcome
-from samples import NAMES
+from samples import FORMULAS, NAMES, STATISTICS
 from torch import Tensor
 
 import gradspace as gs
@@ -52,8 +52,16 @@ def interpreted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("width", [6, 20])
+EVERY_KIND = [
+    *(pytest.param("rows", name, 6, id=f"rows-{name}") for name in NAMES),
+    *(pytest.param("tiles", name, 20, id=f"tiles-{name}") for name in FORMULAS),
+    *(pytest.param("lists", name, 6, id=f"lists-{name}") for name in STATISTICS),
+]
+"""What each kind of kernel has code of its own for."""
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize(("kernels", "name", "width"), EVERY_KIND, indirect=["kernels"])
 @pytest.mark.usefixtures("kernels")
 def test_every_objective_is_that_of_the_matrix(name: str, width: int) -> None:
     batch = embedded(num_images=37, num_texts=45, width=width, dtype=torch.float32)
@@ -64,8 +72,10 @@ def test_every_objective_is_that_of_the_matrix(name: str, width: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("kernels", ["rows", "tiles"], indirect=True)
+@pytest.mark.parametrize("name", STATISTICS)
 @pytest.mark.usefixtures("kernels")
-def test_every_objective_by_position(name: str) -> None:
+def test_pairs_by_position(name: str) -> None:
     batch = embedded(num_images=37, num_texts=37, dtype=torch.float32)
     exact = batch._replace(images=batch.images.double(), texts=batch.texts.double())
     how: dict[str, Any] = {"positives": "position", "reduction": "mean"}
@@ -205,7 +215,7 @@ def statistics_of(name: str) -> list[Statistic]:
     return list(gs.objective(name).statistics(positive))
 
 
-FORMULAS = [
+TERMS = [
     pytest.param(statistic, id=f"{name}-{number}")
     for name in NAMES
     for number, statistic in enumerate(statistics_of(name))
@@ -213,7 +223,7 @@ FORMULAS = [
 ]
 
 
-@pytest.mark.parametrize("statistic", FORMULAS)
+@pytest.mark.parametrize("statistic", TERMS)
 def test_translated_formulas(statistic: Any) -> None:
     from triton_terms import evaluate
 
