@@ -80,6 +80,14 @@ def features(
         bool, typer.Option("--grid", help="All positions of the feature map, not one vector.")
     ] = False,
     images: ImagePath = None,
+    size: Annotated[
+        int | None,
+        typer.Option(min=1, help="Side of the pixels, the backbone's own where it is left out."),
+    ] = None,
+    whole: Annotated[
+        bool,
+        typer.Option("--whole", help="Squeeze the whole picture into the square, cut nothing off."),
+    ] = False,
     batch_size: Annotated[int, typer.Option(min=1)] = 32,
     num_workers: Annotated[int, typer.Option(min=0, help="Processes that decode images.")] = 2,
     skip_broken: Annotated[
@@ -102,10 +110,13 @@ def features(
             batch_size=batch_size,
             num_workers=num_workers,
             device=choose_device(device),
+            size=size,
+            whole=whole,
             progress=progress,
         )
     console.print(
         f"features of shape {list(shape)} are in {out}: train with --set data.features={out}",
         highlight=False,
+        markup=False,
         soft_wrap=True,
     )
