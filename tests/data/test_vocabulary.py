@@ -68,3 +68,10 @@ def test_bad_vocabularies_are_explained(tmp_path: Path, content: str, message: s
 @needs_flickr8k
 def test_flickr8k_has_the_vocabulary_that_papers_train_with() -> None:
     assert 2500 < len(Vocabulary.build(open_dataset(FLICKR8K).splits["train"].captions)) < 3200
+
+
+def test_a_masked_word_is_the_last_of_the_vocabulary_or_unknown() -> None:
+    plain, masking = (Vocabulary.build(["a dog"] * 4, mask=mask) for mask in (False, True))
+    assert masking.words == (*plain.words, "<mask>")
+    assert (plain.mask, masking.mask) == (3, len(plain))
+    assert masking.encode("a <mask>")[2] == 3, "no caption can say it"

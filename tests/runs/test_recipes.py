@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from gradspace.runs.recipe import build_objective, load_recipe, make_recipe, read_toml, recipe_toml
+from gradspace.runs.recipe import build_objective, load_recipe, make_recipe, recipe_toml
+from gradspace.runs.toml_files import read_toml
 from gradspace.training.schedule import learning_rate, stage_of, stages
 
 
@@ -33,6 +34,24 @@ def test_only_mined_objectives_are_warmed_up() -> None:
         recipe = make_recipe({"model": {"name": "vse-infinity"}, "objective": {"name": name}})
         assert recipe.objective.warm_up == warm_up
     assert make_recipe({"model": {"name": "vse++"}}).objective.warm_up is None
+
+
+@pytest.mark.parametrize(
+    ("tables", "decay"),
+    [
+        ({}, 1e-2),
+        ({"data": {"regions": "grid"}}, 1e-4),
+        ({"model": {"backbone": "some/backbone"}}, 1e-4),
+        ({"model": {"text_encoder": "some/bert"}}, 1e-4),
+        ({"training": {"weight_decay": 0.5}}, 0.5),
+    ],
+)
+def test_words_with_a_detectors_regions_have_the_optimisers_own_weight_decay(
+    tables: dict[str, Any], decay: float
+) -> None:
+    """The published bi-GRU code leaves out what all its other parts say."""
+    raw = {**tables, "model": {"name": "vse-infinity", **tables.get("model", {})}}
+    assert make_recipe(raw).training.weight_decay == decay
 
 
 def test_a_resolved_recipe_reads_as_itself(tmp_path: Path) -> None:

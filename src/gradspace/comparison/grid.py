@@ -12,7 +12,8 @@ from typing import Any
 from gradspace.comparison.recipe import Comparison, ModelChoice, Only, Tables, lay_over
 from gradspace.comparison.study import StudyPoint, point_label, study_points
 from gradspace.models import model_info
-from gradspace.runs.recipe import Recipe, apply_override, build_objective, make_recipe, set_key
+from gradspace.runs.recipe import Recipe, build_objective, make_recipe
+from gradspace.runs.toml_files import apply_override, set_key
 
 SMALL_SHARE = 7 / 30
 """Of the epochs: the published 30 become 7."""

@@ -19,6 +19,8 @@ from gradspace.files import write_atomically
 
 PAD, START, END, UNKNOWN = range(4)
 SPECIAL = ("<pad>", "<start>", "<end>", "<unknown>")
+MASK = "<mask>"
+"""Last in vocabularies of models that mask words in training."""
 _WORD = re.compile(r"[^\W_]+(?:['\u2019][^\W_]+)*")
 
 
@@ -51,14 +53,22 @@ class Vocabulary:
             raise ValueError(f"the word {twice!r} is in the vocabulary twice")
 
     @classmethod
-    def build(cls, captions: Iterable[str], min_count: int = 4) -> Vocabulary:
+    def build(
+        cls, captions: Iterable[str], min_count: int = 4, *, mask: bool = False
+    ) -> Vocabulary:
         """Words seen `min_count` times or more in training captions, most frequent first."""
         counts = Counter(word for caption in captions for word in words(caption))
         kept = [word for word, count in counts.items() if count >= min_count]
-        return cls((*SPECIAL, *sorted(kept, key=lambda word: (-counts[word], word))))
+        ordered = sorted(kept, key=lambda word: (-counts[word], word))
+        return cls((*SPECIAL, *ordered, *([MASK] if mask else [])))
 
     def __len__(self) -> int:
         return len(self.words)
+
+    @property
+    def mask(self) -> int:
+        """The number of a masked word, which is unknown where there is none for it."""
+        return self._number.get(MASK, UNKNOWN)
 
     def encode(self, caption: str) -> list[int]:
         """Start, the words, end."""

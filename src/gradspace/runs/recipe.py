@@ -15,7 +15,6 @@ the parameters of the model and the objective they name, `[data]` the options of
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -28,6 +27,7 @@ from gradspace.models import PairScorer, model_info
 from gradspace.objectives import Objective, objective
 from gradspace.parameters import NonNegative, Positive, suggestion
 from gradspace.plugins import not_repeated
+from gradspace.runs.toml_files import apply_override, read_toml
 
 
 class RecipeTable(BaseModel):
@@ -54,6 +54,8 @@ class DataRecipe(OpenTable):
     """Image folder or zip, where it is not beside the captions."""
     features: Path | None = None
     """Precomputed features to train on instead of the images."""
+    regions: Literal["grid", "detector"] | None = None
+    """What the regions of features are; files that `gradspace data features` wrote say it."""
     skip_broken: bool = False
 
 
@@ -61,6 +63,10 @@ class ModelRecipe(OpenTable):
     name: str = "vse++"
     backbone: str | None = None
     """A transformers vision model, folder or hub name; without it the model reads features."""
+    image_size: PositiveInt | None = None
+    """Side of the pixels that the backbone reads, its own where it is left out."""
+    whole_images: bool = False
+    """Squeeze whole pictures into the square; the middle square is cut out otherwise."""
     text_encoder: str | None = None
     """A transformers text model; without it a GRU over the words of the training captions."""
     pretrained: str | None = None
@@ -201,6 +207,11 @@ class Recipe(RecipeTable):
                 "model.pretrained reads images and captions by itself: leave model.backbone, "
                 "model.text_encoder and data.features out"
             )
+        if (model.image_size or model.whole_images) and not model.backbone:
+            raise ValueError(
+                "model.image_size and model.whole_images say how model.backbone reads pictures: "
+                "give it too"
+            )
         self._check_temperature()
 
     def _check_temperature(self) -> None:
@@ -255,52 +266,26 @@ def _with_published(raw: Mapping[str, Any]) -> Mapping[str, Any]:
         return raw  # which will be refused
     model, training, chosen = tables
     info = model_info(model.get("name", ModelRecipe().name))
-    filled = {**raw, "training": {**info.training, **training}}
+    published = dict(info.training)
+    data = raw.get("data", {})
+    if isinstance(data, Mapping) and not _reads_grids_or_sentences(model, data):
+        published |= info.words_and_features
+    filled = {**raw, "training": {**published, **training}}
     name = chosen.get("name", ObjectiveRecipe().name)
     if info.warm_up and "warm_up" not in chosen and objective(name).mined:
         filled["objective"] = {**chosen, "warm_up": info.warm_up}
     return filled
 
 
+def _reads_grids_or_sentences(model: Mapping[str, Any], data: Mapping[str, Any]) -> bool:
+    """Whether a transformers model reads the captions, or the images come as grids."""
+    pretrained = {"backbone", "text_encoder", "pretrained"} & model.keys()
+    return bool(pretrained) or data.get("regions") == "grid"
+
+
 def recipe_toml(recipe: Recipe) -> str:
     """The recipe as TOML, everything resolved."""
     return tomli_w.dumps(recipe.model_dump(mode="json", exclude_none=True))
-
-
-def read_toml(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
-    except FileNotFoundError:
-        raise ValueError(f"there is no recipe {path}") from None
-    except IsADirectoryError:
-        raise ValueError(f"{path} is a folder: expected a recipe, a TOML file") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not a TOML file: {error}") from None
-
-
-def apply_override(raw: dict[str, Any], override: str) -> None:
-    """Apply `training.epochs=5`; the value is read as TOML where it can be, else as text."""
-    keys, equals, text = override.partition("=")
-    if not equals:
-        raise ValueError(f"--set takes table.key=value, got {override!r}")
-    try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        value = text
-    try:
-        set_key(raw, keys.strip(), value)
-    except ValueError as error:
-        raise ValueError(f"--set {override}: {error}") from None
-
-
-def set_key(raw: dict[str, Any], path: str, value: Any) -> None:
-    """Set `training.epochs` in nested tables."""
-    *tables, key = path.split(".")
-    for table in tables:
-        raw = raw.setdefault(table, {})
-        if not isinstance(raw, dict):
-            raise ValueError(f"{table} is not a table")
-    raw[key] = value
 
 
 def _explain(problem: Mapping[str, Any]) -> str:

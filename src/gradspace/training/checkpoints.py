@@ -60,6 +60,7 @@ class Checkpoints:
             "scaler": parts.scaler.state_dict(),
             "times_alike": parts.collapse.times_alike,
             "feature_shape": parts.system.feature_shape,
+            "feature_regions": parts.system.feature_regions,
         }
         save_tensors(self.run.last, tensors, record)
         self.saved_at = time.monotonic()
@@ -94,6 +95,7 @@ class Checkpoints:
             "epoch": parts.state.epoch,
             "dev": report.to_dict() if report else None,
             "feature_shape": parts.system.feature_shape,
+            "feature_regions": parts.system.feature_regions,
         }
         self.run.forget_results()
         weights = with_prefix("model", parts.evaluated.model.state_dict())
