@@ -69,6 +69,8 @@ class ModelRecipe(OpenTable):
     """Squeeze whole pictures into the square; the middle square is cut out otherwise."""
     text_encoder: str | None = None
     """A transformers text model; without it a GRU over the words of the training captions."""
+    punctuation: bool = False
+    """Are marks words of the vocabulary, as in the published code? Without a text_encoder."""
     pretrained: str | None = None
     """For `dual`: a transformers model of both sides, such as CLIP or SigLIP."""
 

@@ -214,7 +214,8 @@ def _vocabulary(recipe: Recipe, train: Split) -> Vocabulary:
         if known.is_file():
             return Vocabulary.load(known)
     captions = [*train.captions, *(train.passages or ())]
-    return Vocabulary.build(captions, mask=model_info(recipe.model.name).build.masks_words)
+    masks = model_info(recipe.model.name).build.masks_words
+    return Vocabulary.build(captions, punctuation=recipe.model.punctuation, mask=masks)
 
 
 def _assemble(
