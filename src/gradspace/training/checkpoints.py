@@ -101,6 +101,19 @@ class Checkpoints:
         weights = with_prefix("model", parts.evaluated.model.state_dict())
         save_tensors(self.run.best, weights, record)
 
+    def take_best(self) -> None:
+        """Put the best weights so far into the model, where dev has told which they are."""
+        parts = self.parts
+        if parts.state.best_rsum < 0:
+            return
+        models = [parts.system.model, *([parts.average.module] if parts.average else [])]
+        if processes.is_first():
+            tensors, _ = load_tensors(self.run.best)
+            for model in models:
+                model.load_state_dict(without_prefix("model", tensors))
+        for model in models:
+            processes.copy_from_first(model.state_dict().values())
+
 
 def _restore_random(states: Mapping[str, Tensor], device: torch.device) -> None:
     """Restore the state of this process; one that was not there before starts anew."""

@@ -35,7 +35,7 @@ from gradspace.training.monitor import Monitor
 from gradspace.training.pair_batches import check_processes
 from gradspace.training.parts import MovingParts
 from gradspace.training.readings import Readings
-from gradspace.training.schedule import learning_rate, stages
+from gradspace.training.schedule import begins_fine_tuning, learning_rate, stages
 from gradspace.training.second_round import Mined, is_due, open_mined
 from gradspace.training.state import TrainingState
 from gradspace.training.stopping import Stopping, stop_signals
@@ -108,7 +108,11 @@ class Trainer:
                 self._save()
                 return self.state
             self._finish_epoch()
-            if self.state.epoch == end or self.checkpoints.are_due:
+            fine_tunes = begins_fine_tuning(self.recipe, self.state.epoch)
+            if fine_tunes:
+                self.checkpoints.take_best()
+            # Saved at once: an epoch from now the best weights may be others.
+            if fine_tunes or self.state.epoch == end or self.checkpoints.are_due:
                 self._save()
         return self.state
 

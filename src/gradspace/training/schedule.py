@@ -41,6 +41,11 @@ def stage_of(recipe: Recipe, epoch: int) -> Stage:
     return next(stage for stage in stages(recipe) if epoch < stage.end)
 
 
+def begins_fine_tuning(recipe: Recipe, epoch: int) -> bool:
+    """Whether an epoch is the first with the backbone, after others without it."""
+    return any(stage.first_epoch == epoch for stage in stages(recipe)[1:])
+
+
 def learning_rate(recipe: Recipe, epoch: int, step: int) -> float:
     """Of step `step` (counted from 0 over the whole run) in epoch `epoch`."""
     stage = stage_of(recipe, epoch)
