@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import gradspace as gs
 from gradspace.runs.recipe import build_objective, load_recipe, make_recipe, recipe_toml
 from gradspace.runs.toml_files import read_toml
 from gradspace.training.schedule import learning_rate, stage_of, stages
@@ -67,6 +68,27 @@ def test_a_resolved_recipe_reads_as_itself(tmp_path: Path) -> None:
     path.write_text(recipe_toml(recipe))
     assert load_recipe(path) == recipe
     assert build_objective(recipe, warm_up=True).name == "triplet"
+
+
+@pytest.mark.parametrize("given", [None, "none"])
+def test_none_can_be_written(given: str | None, tmp_path: Path) -> None:
+    """And is still there when the recipe of a run is read again."""
+    raw: dict[str, Any] = {
+        "model": {"name": "vse-infinity"},
+        "objective": {"name": "constant/sigmoid", "margin": given, "warm_up": given},
+        "training": {"clip": given},
+    }
+    path = tmp_path / "recipe.toml"
+    path.write_text(recipe_toml(make_recipe(raw)))
+    for recipe in (make_recipe(raw), load_recipe(path)):
+        assert build_objective(recipe) == gs.objective("constant/sigmoid", margin=None)
+        assert recipe.objective.warm_up is None
+        assert recipe.training.clip is None
+    changes = ["objective.name=constant/linear", "objective.margin=none", "training.clip=none"]
+    changed = load_recipe(None, changes)
+    assert build_objective(changed) == gs.objective("constant/linear", margin=None)
+    with pytest.raises(ValueError, match="margin of triplet should be a valid number, got 'none'"):
+        gs.objective("triplet", margin="none")
 
 
 BAD: list[tuple[str, dict[str, Any]]] = [

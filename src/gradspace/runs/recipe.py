@@ -21,13 +21,16 @@ from typing import Annotated, Any, Literal
 
 import pydantic
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt, model_validator
 
 from gradspace.models import PairScorer, model_info
 from gradspace.objectives import Objective, objective
-from gradspace.parameters import NonNegative, Positive, suggestion
+from gradspace.parameters import NONE, NonNegative, Positive, suggestion
 from gradspace.plugins import not_repeated
 from gradspace.runs.toml_files import apply_override, read_toml
+
+CanBeNone = BeforeValidator(lambda value: None if value == NONE else value)
+"""For what has a default other than None."""
 
 
 class RecipeTable(BaseModel):
@@ -44,6 +47,15 @@ class OpenTable(BaseModel):
     @property
     def parameters(self) -> dict[str, Any]:
         return dict(self.model_extra or {})
+
+    @model_validator(mode="before")
+    @classmethod
+    def _write_none(cls, given: Any) -> Any:
+        """TOML has no word for None, and what is left out has its default."""
+        if not isinstance(given, Mapping):
+            return given
+        left_out = {key for key, value in given.items() if value is None} - cls.model_fields.keys()
+        return {**given, **dict.fromkeys(left_out, NONE)}
 
 
 class DataRecipe(OpenTable):
@@ -78,8 +90,8 @@ class ModelRecipe(OpenTable):
 class ObjectiveRecipe(OpenTable):
     name: str = "triplet-hard"
     positives: Literal["ids", "position"] = "ids"
-    warm_up: str | None = None
-    """Another objective for the first epoch, such as "triplet" for VSE-infinity."""
+    warm_up: Annotated[str | None, CanBeNone] = None
+    """Another objective for the first epoch, such as "triplet" for VSE-infinity; or "none"."""
     memory: Annotated[int, Field(ge=0)] = 0
     """Embeddings of earlier batches, of images and of texts, that are further negatives."""
 
@@ -100,8 +112,8 @@ class TrainingRecipe(RecipeTable):
     decay_epochs: tuple[PositiveInt, ...] = (15,)
     """Epochs after which the learning rate is multiplied by `decay`."""
     decay: Positive = 0.1
-    clip: Positive | None = 2.0
-    """Longest gradient."""
+    clip: Annotated[Positive | None, CanBeNone] = 2.0
+    """Longest gradient; or "none"."""
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
     accumulate: PositiveInt = 1
     """Batches whose gradients are summed before a step."""
@@ -287,7 +299,12 @@ def _reads_grids_or_sentences(model: Mapping[str, Any], data: Mapping[str, Any])
 
 def recipe_toml(recipe: Recipe) -> str:
     """The recipe as TOML, everything resolved."""
-    return tomli_w.dumps(recipe.model_dump(mode="json", exclude_none=True))
+    tables = recipe.model_dump(mode="json", exclude_none=True)
+    if recipe.training.clip is None:
+        tables["training"]["clip"] = NONE
+    if recipe.objective.warm_up is None and model_info(recipe.model.name).warm_up:
+        tables["objective"]["warm_up"] = NONE
+    return tomli_w.dumps(tables)
 
 
 def _explain(problem: Mapping[str, Any]) -> str:
