@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -137,7 +138,7 @@ def test_files_and_overrides_that_cannot_be_read(tmp_path: Path) -> None:
 def test_the_rate_decays_after_the_published_epochs() -> None:
     """VSE++: 2e-4 for 15 epochs, then 2e-5."""
     recipe = make_recipe({"model": {"name": "vse++"}})
-    rates = [learning_rate(recipe, epoch, 1000) for epoch in range(30)]
+    rates = [learning_rate(recipe, epoch, 1000, 50) for epoch in range(30)]
     assert rates == pytest.approx([2e-4] * 15 + [2e-5] * 15)
 
 
@@ -154,7 +155,7 @@ def test_two_steps_freeze_and_fine_tune() -> None:
             expected.append((True, 2e-5))
     epochs = range(stages(recipe)[-1].end)
     assert [stage_of(recipe, epoch).train_backbone for epoch in epochs] == [b for b, _ in expected]
-    rates = [learning_rate(recipe, epoch, 10**6) for epoch in epochs]
+    rates = [learning_rate(recipe, epoch, 10**6, 50) for epoch in epochs]
     assert rates == pytest.approx([rate for _, rate in expected])
 
 
@@ -173,11 +174,52 @@ def test_decays_of_the_second_step_count_from_its_start() -> None:
             "finetune": {"epochs": 3, "learning_rate": 0.5, "decay_epochs": [2]},
         }
     )
-    rates = [learning_rate(recipe, epoch, 0) for epoch in range(4)]
+    rates = [learning_rate(recipe, epoch, 0, 50) for epoch in range(4)]
     assert rates == pytest.approx([1.0, 0.5, 0.5, 0.05])
 
 
 def test_warm_up_rises_to_the_full_rate() -> None:
     recipe = make_recipe({"training": {"warm_up_steps": 4, "learning_rate": 1.0}})
-    rates = [learning_rate(recipe, 0, step) for step in range(6)]
+    rates = [learning_rate(recipe, 0, step, 50) for step in range(6)]
     assert rates == pytest.approx([0.25, 0.5, 0.75, 1, 1, 1])
+
+
+def rates_of(training: dict[str, Any], finetune: dict[str, Any] | None = None) -> list[float]:
+    """Of every step, 5 in an epoch."""
+    tables = {"model": {"backbone": "b"}, "training": {"learning_rate": 1.0, **training}}
+    recipe = make_recipe({**tables, "finetune": finetune} if finetune else tables)
+    return [learning_rate(recipe, step // 5, step, 5) for step in range(5 * stages(recipe)[-1].end)]
+
+
+def test_linear_and_cosine_fall_to_zero_after_a_share_of_warm_up() -> None:
+    """20 steps, of which a tenth rises."""
+    common = {"epochs": 4, "warm_up_share": 0.1}
+    rising = [1 / 2]
+    linear = rates_of({**common, "schedule": "linear"})
+    assert linear == pytest.approx(rising + [1 - max(step - 2, 0) / 18 for step in range(1, 20)])
+    cosine = rates_of({**common, "schedule": "cosine"})
+    half = [0.5 + 0.5 * math.cos(math.pi * max(step - 2, 0) / 18) for step in range(1, 20)]
+    assert cosine == pytest.approx(rising + half)
+    steps = rates_of({**common, "decay_epochs": [3]})
+    assert steps == pytest.approx([0.5] + [1] * 14 + [0.1] * 5)
+    assert rates_of({"epochs": 1, "schedule": "linear"}) == pytest.approx([1, 0.8, 0.6, 0.4, 0.2])
+
+
+def test_fine_tuning_has_its_own_warm_up_and_fall() -> None:
+    found = rates_of(
+        {"epochs": 2, "warm_up_share": 0.2, "schedule": "linear"},
+        {"epochs": 1, "learning_rate": 10.0},
+    )
+    assert found[:10] == pytest.approx([1 / 2, 1, *(1 - (step - 2) / 8 for step in range(2, 10))])
+    assert found[10:] == pytest.approx([10, 10, 7.5, 5, 2.5])
+
+
+def test_what_falls_by_itself_has_no_decay_epochs() -> None:
+    """Those published for the model are left out; those that are asked for are refused."""
+    assert make_recipe({"training": {"schedule": "linear"}}).training.decay_epochs == ()
+    with pytest.raises(
+        ValueError, match=r"decay_epochs are for training.schedule = .steps.: cosine"
+    ):
+        make_recipe({"training": {"schedule": "cosine", "decay_epochs": [3]}})
+    with pytest.raises(ValueError, match=r"warm_up_steps or training.warm_up_share, not both"):
+        make_recipe({"training": {"warm_up_steps": 3, "warm_up_share": 0.1}})

@@ -20,9 +20,9 @@ from safetensors import safe_open
 from small_runs import train_small
 
 from gradspace.metrics import RetrievalReport
+from gradspace.runs import evaluate
 from gradspace.runs.folder import Run
 from gradspace.tensor_files import load_tensors
-from gradspace.training import loop
 from gradspace.training.checkpoints import Checkpoints
 from gradspace.training.loop import Trainer
 from gradspace.training.start import train
@@ -167,13 +167,23 @@ class KilledError(Exception):
 
 
 def fine_tuned(backbone: Path, learning_rate: float) -> dict[str, Any]:
-    """The tables of a run whose second frozen epoch ruins the model."""
+    """The tables of a run of two frozen epochs and two of fine-tuning."""
     return {
         "model": {"backbone": str(backbone), "width": 16, "freeze_batch_norm": True},
         "objective": {"name": "nt-xent"},
-        "training": {"epochs": 2, "decay": 1e3, "decay_epochs": [1], "learning_rate": 3e-3},
+        "training": {"epochs": 2},
         "finetune": {"epochs": 2, "learning_rate": learning_rate},
     }
+
+
+def pretend(monkeypatch: pytest.MonkeyPatch, *rsums: float) -> None:
+    """Have the next evaluations on dev find these."""
+    report_on, waiting = evaluate.report_on, iter(rsums)
+
+    def found(*given: Any) -> RetrievalReport:
+        return replace(report_on(*given), rsum=next(waiting))
+
+    monkeypatch.setattr("gradspace.training.loop.report_on", found)
 
 
 @pytest.mark.parametrize("ema", [None, 0.5])
@@ -182,13 +192,7 @@ def test_fine_tuning_goes_on_from_the_best_frozen_weights(
 ) -> None:
     tables = fine_tuned(tiny.resnet(tmp_path / "backbone"), 1e-30)
     tables["training"] |= {"ema": ema} if ema else {}
-    rsums = iter((5.0, 4.0, 3.0, 2.0))
-    report_on = loop.report_on
-
-    def falling(*given: Any) -> RetrievalReport:
-        return replace(report_on(*given), rsum=next(rsums))
-
-    monkeypatch.setattr(loop, "report_on", falling)
+    pretend(monkeypatch, 5, 4, 3, 2)
     run = train_small(tmp_path / "run", **tables)
     best, record = load_tensors(run.best)
     assert record["epoch"] == 0
@@ -202,8 +206,10 @@ def test_weights_that_are_the_best_later_are_not_taken_for_the_best_frozen_ones(
 ) -> None:
     """A process that ends in the second epoch of fine-tuning goes on from before the first."""
     tables = fine_tuned(tiny.resnet(tmp_path / "backbone"), 1e-3)
+    pretend(monkeypatch, 5, 4, 6, 7)
     whole = train_small(tmp_path / "whole", **tables)
-    assert load_tensors(whole.best)[1]["epoch"] >= 2, "fine-tuning helps"
+    assert load_tensors(whole.best)[1]["epoch"] == 3, "fine-tuning helps"
+    pretend(monkeypatch, 5, 4, 6, 6, 7)
     finish_epoch = Trainer._finish_epoch
 
     def once_more(self: Trainer) -> None:
@@ -220,3 +226,32 @@ def test_weights_that_are_the_best_later_are_not_taken_for_the_best_frozen_ones(
     assert load_tensors(run.last)[1]["progress"]["epoch"] == 2
     train(resume=run.folder, device="cpu")
     assert list(run.metrics()) == list(whole.metrics())
+
+
+@pytest.mark.parametrize("schedule", ["linear", "cosine"])
+def test_a_falling_rate_goes_on_where_it_stopped(
+    schedule: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables: dict[str, Any] = {
+        "training": {"schedule": schedule, "warm_up_share": 0.1, "accumulate": 2, "track_every": 1}
+    }
+    whole = train_small(tmp_path / "whole", **tables)
+    train_on = Trainer.train_on
+
+    def once_more(self: Trainer, batch: Any) -> Any:
+        if self.state.step == 7:
+            raise KilledError
+        return train_on(self, batch)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpoints, "are_due", property(lambda self: self.parts.state.step == 6))
+        patch.setattr(Trainer, "train_on", once_more)
+        with pytest.raises(KilledError):
+            train_small(tmp_path / "run", **tables)
+    run = Run(tmp_path / "run")
+    assert load_tensors(run.last)[1]["progress"]["step"] == 6
+    train(resume=run.folder, device="cpu")
+    assert_same(run, whole)
+    rates = [line["learning_rate"] for line in run.metrics() if line["kind"] == "step"]
+    assert max(rates) <= 1e-3
+    assert rates[-1] < 0.3 * max(rates)

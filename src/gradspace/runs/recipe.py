@@ -109,6 +109,10 @@ class TrainingRecipe(RecipeTable):
     weight_decay: NonNegative = 0.0
     warm_up_steps: Annotated[int, Field(ge=0)] = 0
     """Steps over which the learning rate rises from zero."""
+    warm_up_share: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """The same as a share of the training, and of the fine-tuning."""
+    schedule: Literal["steps", "linear", "cosine"] = "steps"
+    """How the rate falls after that: in steps, or to zero at the end of the training."""
     decay_epochs: tuple[PositiveInt, ...] = (15,)
     """Epochs after which the learning rate is multiplied by `decay`."""
     decay: Positive = 0.1
@@ -190,6 +194,7 @@ class Recipe(RecipeTable):
             raise ValueError("training.epochs is 0: use at least 1, or give finetune.epochs")
         if self.model.backbone and self.data.features:
             raise ValueError("give data.features or model.backbone, not both: features are final")
+        self._check_schedule()
         if self.offline and self.training.captions_per_image != 1:
             raise ValueError("offline negatives are mined for pairs: captions_per_image must be 1")
         if self.objective.memory and issubclass(model_info(self.model.name).build, PairScorer):
@@ -203,6 +208,17 @@ class Recipe(RecipeTable):
                 "`gradspace mine` writes"
             )
         return self
+
+    def _check_schedule(self) -> None:
+        training, finetune = self.training, self.finetune
+        if training.warm_up_steps and training.warm_up_share:
+            raise ValueError("give training.warm_up_steps or training.warm_up_share, not both")
+        decays = training.decay_epochs or (finetune and finetune.decay_epochs)
+        if training.schedule != "steps" and decays:
+            raise ValueError(
+                f'decay_epochs are for training.schedule = "steps": {training.schedule} falls '
+                "by itself"
+            )
 
     def _check_pretrained(self) -> None:
         model, takes = self.model, model_info(self.model.name).pretrained
@@ -284,6 +300,8 @@ def _with_published(raw: Mapping[str, Any]) -> Mapping[str, Any]:
     data = raw.get("data", {})
     if isinstance(data, Mapping) and not _reads_grids_or_sentences(model, data):
         published |= info.words_and_features
+    if training.get("schedule", "steps") != "steps":
+        published["decay_epochs"] = []
     filled = {**raw, "training": {**published, **training}}
     name = chosen.get("name", ObjectiveRecipe().name)
     if info.warm_up and "warm_up" not in chosen and objective(name).mined:

@@ -84,6 +84,7 @@ class Trainer:
         self.captions = EncodedCaptions(system.encode, dataset.splits["train"].captions)
         self.readings = Readings(system.device)
         self.log = TrainingLog(run, tensorboard=recipe.training.tensorboard)
+        self.steps_per_epoch = 0
 
     @property
     def state(self) -> TrainingState:
@@ -123,7 +124,9 @@ class Trainer:
             self.parts.start_epoch(epoch)
             self._mine_anew(epoch)
         batches = self.batches()
-        self.monitor.start_epoch(epoch, self.state.batch + len(batches), self.state.batch)
+        num_batches = self.state.batch + len(batches)
+        self.steps_per_epoch = num_batches // recipe.accumulate
+        self.monitor.start_epoch(epoch, num_batches, self.state.batch)
         self.system.model.train()
         for batch in batches:
             self.train_on(batch)
@@ -269,7 +272,7 @@ class Trainer:
     def _update(self, loss: Tensor) -> Tensor:
         """One step of the optimiser; the length of the gradient before clipping."""
         training, model = self.recipe.training, self.system.model
-        rate = learning_rate(self.recipe, self.state.epoch, self.state.step)
+        rate = self._learning_rate(self.state.step)
         for group in self.parts.optimizer.param_groups:
             group["lr"] = rate * group["factor"]
         processes.average_gradients(model.parameters())
@@ -285,6 +288,9 @@ class Trainer:
         self._advance(step=self.state.step + 1)
         return norm
 
+    def _learning_rate(self, step: int) -> float:
+        return learning_rate(self.recipe, self.state.epoch, step, self.steps_per_epoch)
+
     def _track(self, outcome: BatchOutcome, batch: Batch, value: Tensor, norm: Tensor) -> None:
         """Log what contributes to the gradient, in both directions, and how large it is."""
         found = self.batch_loss.contributions(outcome, batch)
@@ -294,7 +300,7 @@ class Trainer:
             epoch=self.state.epoch,
             loss=float(value),
             gradient=float(norm),
-            learning_rate=learning_rate(self.recipe, self.state.epoch, self.state.step - 1),
+            learning_rate=self._learning_rate(self.state.step - 1),
             **found,
         )
 
