@@ -63,10 +63,10 @@ def scenes(
     if show:
         with write_atomically(out, "wb") as file:
             contact_sheet(chosen, num).save(file, "PNG")
-        console.print(f"wrote {out}", highlight=False)
+        console.print(f"wrote {out}", markup=False, highlight=False)
         return
     for index in range(num):
-        console.print(f"[bold]{split}-{index:06d}[/]", highlight=False)
+        console.print(f"{split}-{index:06d}", style="bold", markup=False, highlight=False)
         for caption in chosen.captions(index):
             console.print(f"  {caption.text}", highlight=False, markup=False)
 

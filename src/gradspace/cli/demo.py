@@ -84,10 +84,13 @@ def run_demo(folder: Path, console: Console) -> None:
     for table in make_tables(View(TITLE, COCOS), done.runs.entries, {}):
         console.print(*as_rich(table, console.width), sep="\n")
     console.print(EXPLANATION)
-    console.print(f"Curves, diagrams and what the models retrieve: {report}", highlight=False)
+    console.print(
+        f"Curves, diagrams and what the models retrieve: {report}", markup=False, highlight=False
+    )
     indexes = " ".join(str(_index(folder, entry)) for entry in _shown(done.runs.entries))
     console.print(
         f"Search with the models in a browser: gradspace serve {indexes}",
+        markup=False,
         highlight=False,
         soft_wrap=True,
     )

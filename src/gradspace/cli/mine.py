@@ -80,6 +80,7 @@ def _show(found: MinedFile, audit: bool, as_json: bool) -> None:
     console.print(
         f"wrote lists of {num_texts} captions and {num_images} images{near} to {found.path}: train "
         f"with --offline-negatives {found.path}",
+        markup=False,
         highlight=False,
         soft_wrap=True,
     )
@@ -100,7 +101,9 @@ def _audit(lists: MinedLists, split: Split, path: Path, quiet: bool) -> dict[str
     write_audit(page, lists, split)
     told["page"] = str(page)
     if not quiet:
-        console.print(f"most suspicious pairs, to judge by eye: {page}", highlight=False)
+        console.print(
+            f"most suspicious pairs, to judge by eye: {page}", markup=False, highlight=False
+        )
     return told
 
 

@@ -9,6 +9,7 @@ from types import TracebackType
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.live import Live
+from rich.markup import escape
 from rich.table import Table
 
 from gradspace.comparison.grid import Cell
@@ -63,7 +64,7 @@ class LiveTable:
         rows = dict.fromkeys((cell.dataset, cell.model, cell.objective) for cell in self.cells)
         for row in rows:
             states = [self._cell(jobs.get((*row, seed)), (*row, seed)) for seed in seeds]
-            table.add_row(*row, *states)
+            table.add_row(*map(escape, row), *states)
         return table
 
     def _cell(self, job: Job | None, labels: tuple[str, str, str, int]) -> str:
