@@ -116,3 +116,15 @@ def test_tokenizer_works_in_data_workers(bert: Path) -> None:
 
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
         assert pool.submit(encode_in_worker, Tokenizer(bert)).result() == [[2, 4, 5, 3]]
+
+
+def test_a_tokenizer_knows_its_mask_and_the_pieces_of_words(bert: Path, tmp_path: Path) -> None:
+    tokenizer = Tokenizer(bert)
+    assert tokenizer.pieces == (tiny.WORDS.index("##s"),)
+    assert tokenizer.mask == tiny.WORDS.index("[UNK]"), "where there is none for it"
+    from transformers import AutoTokenizer
+
+    masking = AutoTokenizer.from_pretrained(bert)
+    masking.add_special_tokens({"mask_token": "[MASK]"})
+    masking.save_pretrained(tmp_path)
+    assert Tokenizer(tmp_path).mask == len(tiny.WORDS)
