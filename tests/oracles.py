@@ -185,8 +185,8 @@ def nca(p: float, n: float) -> float:
 
 
 def circle_triplet(p: float, n: float) -> float:
-    """GOAL eq. 8, with an offset of 1."""
-    return 1 / (1 + math.exp(10 * (p * (2 - p) - n**2 - 1)))
+    """GOAL eq. 8, with the offset of 0.5 that the authors' code has."""
+    return 1 / (1 + math.exp(10 * (p * (2 - p) - n**2 - 0.5)))
 
 
 TRIPLET_WEIGHTS: dict[str, Callable[[float, float], float]] = {

@@ -20,6 +20,7 @@ TABLES = {path.stem: path for path in sorted(FOLDER.glob("*.csv"))}
 PAPER_TABLES = [
     *(f"icr-table{n}" for n in (1, 2, 3, 4)),
     *(f"goal-table{n}" for n in (2, 3, 4, 5, 6)),
+    "goal-xvlm",
     *(f"goal-appendix-table{n}" for n in (1, 2, 3)),
     *(f"aoq-table{n}" for n in (1, 2, 3)),
 ]
@@ -161,7 +162,7 @@ def needs_are_its_files_and_networks(name: str) -> None:
     found = recipe(name)
     data = [table for inputs in found.datasets.values() for table in inputs.values()]
     models = [model.model for model in found.models.values()]
-    keys = ("source", "images", "features", "backbone", "text_encoder")
+    keys = ("source", "images", "features", "backbone", "text_encoder", "weights")
     named = {t[key] for t in (*data, *models) for key in keys if key in t}
     assert set(found.needs) == named - {"questions"}  # which is built in
     assert all(len(sentence.split()) > 5 for sentence in found.needs.values())

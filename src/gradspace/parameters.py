@@ -15,6 +15,8 @@ Real = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 Positive = Annotated[float, Field(strict=True, allow_inf_nan=False, gt=0)]
 NonNegative = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=0)]
 Flag = Annotated[bool, Field(strict=True)]
+NONE = "none"
+"""How None is written where there is no word for it, in TOML and on the command line."""
 
 
 def parameters_of(*callables: Callable[..., Any]) -> dict[str, tuple[Any, Any]]:
@@ -68,12 +70,18 @@ def checked(
         )
     values = {name: default for name, (_, default) in known.items()}
     for name, value in given.items():
+        kind = known[name][0]
         try:
-            values[name] = TypeAdapter(known[name][0]).validate_python(value)
+            values[name] = TypeAdapter(kind).validate_python(_none_or(kind, value))
         except ValidationError as error:
             expected = error.errors()[0]["msg"].removeprefix("Input ")
             raise ValueError(f"{name} of {owner} {expected}, got {value!r}") from None
     return values
+
+
+def _none_or(kind: Any, value: Any) -> Any:
+    """None for "none", where a parameter can be None."""
+    return None if value == NONE and type(None) in typing.get_args(kind) else value
 
 
 def suggestion(name: str, known: Iterable[str], otherwise: str) -> str:

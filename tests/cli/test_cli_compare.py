@@ -20,8 +20,9 @@ from gradspace.comparison.builtin import list_builtin
 from gradspace.comparison.compare import gather
 from gradspace.comparison.results import load_table
 from gradspace.runs import finish
-from gradspace.runs.recipe import make_recipe, read_toml
+from gradspace.runs.recipe import make_recipe
 from gradspace.runs.results import RunResults, results_of
+from gradspace.runs.toml_files import read_toml
 
 STUDY = """
 title = "Margins"

@@ -14,11 +14,14 @@ from rich.console import Console
 from safetensors.torch import load_file
 from small_runs import small_recipe, train_small
 
+from gradspace.data.inputs import PictureReading
 from gradspace.metrics import retrieval_report
+from gradspace.models.prepare.pictures import RandomPart, WholePicture
+from gradspace.models.vse_infinity import VSEInfinity
 from gradspace.runs.data import open_recipe
 from gradspace.runs.folder import Run
 from gradspace.runs.represent import represent_split
-from gradspace.runs.system import new_system
+from gradspace.runs.system import load_system, new_system
 from gradspace.scores.represented import load_embeddings
 from gradspace.training.start import train
 
@@ -132,6 +135,49 @@ def test_features_are_computed_once_and_trained_on(
     again = here(*arguments, "--num-workers", "0")
     assert again.returncode == 0, again.stderr
     train_on(photos, out, tmp_path / "run", "--model", "vsrn")
+
+
+def test_learnt_pooling_of_whole_pictures_goes_on_with_the_backbone(
+    photos: Path, tmp_path: Path, backbone: Path
+) -> None:
+    """Features of a grid have the layers of a backbone's, and its size is that of the pictures."""
+    features, frozen, tuned = (tmp_path / name for name in ("features", "frozen", "tuned"))
+    made = here(
+        *("data", "features", photos, "--backbone", backbone, "--out", features, "--grid"),
+        *("--size", "48", "--whole", "--num-workers", "0"),
+    )
+    assert made.returncode == 0, made.stderr
+    assert "shape [36, 16]" in made.stdout, "6 x 6 cells, where the network's own size gives 4 x 4"
+    shared = (
+        *("--data", photos, "--model", "vse-infinity", "--objective", "nt-xent"),
+        *("--set", "model.width=8", "--set", "training.batch_size=4"),
+    )
+    first = here(
+        *("train", *shared, "--set", f"data.features={features}", "--set", "training.epochs=1"),
+        *("--out", frozen),
+    )
+    assert first.returncode == 0, first.stderr
+    system = load_system(frozen)
+    assert isinstance(system.model, VSEInfinity)
+    assert (system.feature_regions, system.model.refine) == ("grid", None)
+    assert system.model.touch.mask == system.model.touch.num_tokens - 1, "the word <mask>"
+    second = here(
+        *("train", *shared, "--init", frozen, "--set", f"model.backbone={backbone}"),
+        *("--set", "model.image_size=48", "--set", "model.whole_images=true"),
+        *("--set", "training.epochs=0", "--set", "finetune.epochs=1", "--out", tuned),
+    )
+    assert second.returncode == 0, second.stderr
+    picture = Image.new("RGB", (90, 30))
+    reading, training = load_system(tuned).reading, load_system(tuned).training_reading
+    assert isinstance(reading, PictureReading)
+    assert isinstance(training, PictureReading)
+    assert reading.prepare([picture]).shape == training.prepare([picture]).shape == (1, 3, 48, 48)
+    assert isinstance(reading.pixels, WholePicture)
+    assert isinstance(training.pixels, RandomPart)
+    told = refused(
+        "train", "--data", photos, "--set", "model.image_size=48", "--out", tmp_path / "x"
+    )
+    assert "say how model.backbone reads pictures: give it too" in told
 
 
 def test_features_of_photos_of_which_one_is_broken(

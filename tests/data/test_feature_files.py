@@ -10,11 +10,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from data.examples import small_split
 
 from gradspace.data import FeatureWriter
-from gradspace.data.dataset import PickedFeatures, gather_features
+from gradspace.data.dataset import PickedFeatures, gather_features, regions_of
 from gradspace.data.feature_files import FeatureFile, read_features, slice_features, write_header
+from gradspace.data.resident import resident
 
 SPLIT = small_split(num_images=20)
 
@@ -175,3 +177,28 @@ def test_writing_goes_on_after_kills(tmp_path: Path) -> None:
 
 def num_done(folder: Path) -> int:
     return int(json.loads((folder / "train.json").read_text())["num_done"])
+
+
+def test_a_file_says_what_its_regions_are(tmp_path: Path) -> None:
+    """A folder of an earlier version says nothing, and was written by a backbone."""
+    with FeatureWriter(tmp_path, SPLIT, (4, 3), backbone="b", size=512, whole=True) as writer:
+        writer.append(np.zeros((20, 4, 3), np.float32))
+    found = read_features(tmp_path, SPLIT)
+    assert (found.regions, found.grid, found.whole) == ("grid", (2, 2), True)
+    picked = PickedFeatures(found, np.arange(3))
+    assert regions_of(picked) == regions_of(resident(picked, torch.device("cpu"))) == "grid"
+    with pytest.raises(ValueError, match=r"other images .*512 pixels, whole pictures"):
+        FeatureWriter(tmp_path, SPLIT, (4, 3), backbone="b")
+    path = tmp_path / f"{SPLIT.name}.json"
+    old = json.loads(path.read_text())
+    for key in ("regions", "size", "whole"):
+        del old[key]
+    path.write_text(json.dumps(old))
+    earlier = read_features(tmp_path, SPLIT)
+    assert (earlier.regions, earlier.whole) == ("grid", False)
+    boxes = tmp_path / "boxes"
+    with FeatureWriter(boxes, SPLIT, (4, 3), backbone="b", regions="detector") as writer:
+        writer.append(np.zeros((20, 4, 3), np.float32))
+    assert read_features(boxes, SPLIT).grid is None
+    foreign = FeatureFile(tmp_path / f"{SPLIT.name}.npy")
+    assert foreign.regions == "detector"

@@ -69,3 +69,57 @@ def test_bad_vocabularies_are_explained(tmp_path: Path, content: str, message: s
 @needs_flickr8k
 def test_flickr8k_has_the_vocabulary_that_papers_train_with() -> None:
     assert 2500 < len(Vocabulary.build(open_dataset(FLICKR8K).splits["train"].captions)) < 3200
+
+
+def test_a_masked_word_is_the_last_of_the_vocabulary_or_unknown() -> None:
+    plain, masking = (Vocabulary.build(["a dog"] * 4, mask=mask) for mask in (False, True))
+    assert masking.words == (*plain.words, "<mask>")
+    assert (plain.mask, masking.mask) == (3, len(plain))
+    assert masking.encode("a <mask>")[2] == 3, "no caption can say it"
+
+
+@pytest.mark.parametrize(
+    ("caption", "split"),
+    [
+        ("Two men's T-shirts, 3.5 m .", "two men 's t-shirts , 3.5 m ."),
+        ("A dog runs. It isn't brown.", "a dog runs . it is n't brown ."),
+        ("(3,500 at 5:30): stop--now ...", "( 3,500 at 5:30 ) : stop -- now ..."),
+        ('the dogs\' owner says "no!"', 'the dogs \' owner says " no ! "'),
+        ("She's gonna; he cannot, they'll.", "she 's gon na ; he can not , they 'll ."),
+        ("Mr. Smith and St. Bernard.", "mr. smith and st. bernard ."),
+        ("rock 'n' roll & $5 100%", "rock 'n ' roll & $ 5 100 %"),
+        (" ...! ", "... !"),
+        ("", ""),
+    ],
+)
+def test_marks_are_words_on_request(caption: str, split: str) -> None:
+    """As NLTK's tokenizer splits the lower-cased caption, quotes as they are written."""
+    assert words(caption, punctuation=True) == split.split()
+
+
+def test_the_vocabulary_of_a_run_says_how_captions_are_split(tmp_path: Path) -> None:
+    vocabulary = Vocabulary.build(["A man's dog."] * 4, punctuation=True)
+    assert vocabulary.encode("a man .") == [
+        START,
+        vocabulary.words.index("a"),
+        *(vocabulary.words.index(word) for word in ("man", ".")),
+        END,
+    ]
+    spans = vocabulary.spans("A man's dog.")
+    assert ["A man's dog."[slice(*span)] for span in spans if span] == [
+        *("A", "man", "'s", "dog", ".")
+    ]
+    vocabulary.save(tmp_path / "v.json")
+    assert Vocabulary.load(tmp_path / "v.json") == vocabulary
+    (tmp_path / "old.json").write_text(json.dumps({"words": vocabulary.words}))
+    assert not Vocabulary.load(tmp_path / "old.json").punctuation, "of an earlier version"
+
+
+def test_every_letter_of_a_caption_is_in_one_word() -> None:
+    for caption in (
+        "a b-c d's e, f. g 'n' h",
+        "''tis \"quoted\" . . . x.y.z. n't",
+        "a\u2019s \u00ab x \u00bb",
+    ):
+        found = "".join(words(caption, punctuation=True))
+        assert found == caption.replace(" ", "")

@@ -8,10 +8,12 @@ import torch
 from models import published_xvlm, tiny
 from torch import Tensor
 
+import gradspace as gs
 from gradspace.models import ImageInput, TextInput, build_model, models
 from gradspace.models.encoders import Encoders
 from gradspace.models.fusion import Fusion
 from gradspace.models.matching import draw_pairs, matching_loss
+from gradspace.models.temperature import with_learned_scale
 from gradspace.models.text import TextNetwork
 
 REGIONS, WORDS = ImageInput(shape=(5, 6)), TextInput(vocabulary_size=9)
@@ -296,3 +298,42 @@ def test_pickled_weights_are_refused(networks: tuple[Path, Path], tmp_path: Path
     (tmp_path / "broken.safetensors").write_bytes(b"no")
     with pytest.raises(ValueError, match=r"cannot read .*broken"):
         with_networks(networks, weights=str(tmp_path / "broken.safetensors"))
+
+
+def test_the_head_and_the_temperature_have_rates_of_their_own() -> None:
+    model = small(head_rate=2.0, learn_temperature=True)
+    groups = {group["name"]: group for group in model.parameter_groups(0.5)}
+    assert {name: group["lr"] for name, group in groups.items()} == {
+        "new": 0.5,
+        "head": 1.0,
+        "temperature": 0.5,
+    }
+    assert groups["temperature"]["weight_decay"] == 0
+    assert groups["temperature"]["params"] == [model.temperature]
+    listed = [each for group in groups.values() for each in group["params"]]
+    assert len(listed) == len(set(listed)) == len(list(model.parameters()))
+    assert [group["name"] for group in small().parameter_groups(0.5)] == ["new"], "as in old runs"
+    assert small().state_dict().keys() == model.state_dict().keys(), "whose weights fit"
+
+
+def test_a_learned_temperature_gets_the_gradient_of_nt_xent() -> None:
+    torch.manual_seed(0)
+    model = small(learn_temperature=True).train()
+    assert small().learned_scale() is None
+    images, texts = model(torch.randn(4, 5, 6), torch.randint(1, 9, (4, 5)), torch.full((4,), 5))
+    objective = gs.objective("nt-xent", temperature=1.0)
+    learned = model.learned_scale()
+    assert learned is not None
+    seen = with_learned_scale(objective, images, texts, learned)
+    gs.RetrievalLoss(objective, normalize=False)(*seen).backward()
+    scores = (images @ texts.t()).detach().double()
+
+    def loss(temperature: float) -> float:
+        logits = scores / temperature
+        rows = [logits.logsumexp(way).mean() for way in (0, 1)]
+        return float(sum(rows) / 2 - logits.diag().mean())
+
+    step = 1e-6
+    expected = (loss(0.07 + step) - loss(0.07 - step)) / (2 * step)
+    assert model.temperature.grad is not None
+    assert model.temperature.grad.item() == pytest.approx(expected, rel=1e-3)

@@ -6,7 +6,7 @@ import torch
 from data.examples import picture
 from PIL import Image
 
-from gradspace.models.prepare.pictures import CentreCrop, RandomCrop
+from gradspace.models.prepare.pictures import CentreCrop, RandomCrop, RandomPart, WholePicture
 
 
 @pytest.mark.parametrize("size", [(300, 200), (200, 300), (301, 301), (30, 999)])
@@ -64,3 +64,32 @@ def test_half_of_the_crops_are_flipped() -> None:
     crops = [RandomCrop(size=16)(ramp, np.random.default_rng(seed)) for seed in range(200)]
     flipped = sum(bool(crop[0, 0, 0] > crop[0, 0, -1]) for crop in crops)
     assert 70 < flipped < 130
+
+
+def test_whole_pictures_lose_nothing_at_their_sides() -> None:
+    image = Image.new("RGB", (300, 100))
+    image.paste((255, 0, 0), (0, 0, 40, 100))
+    image.paste((0, 255, 0), (260, 0, 300, 100))
+    found = WholePicture(size=30)(image)
+    assert found.shape == (3, 30, 30)
+    assert found[0, :, 0].min() > 200, "the left end"
+    assert found[1, :, -1].min() > 200, "the right end"
+    assert WholePicture().box((300, 100)) == (0, 0, 1, 1)
+    assert not CentreCrop(size=30, resize=34)(image).any(), "which the middle square lacks"
+
+
+def test_parts_keep_the_shape_of_the_picture() -> None:
+    """Left to right the picture gets brighter, so that the first and last column tell the part."""
+    ramp = np.tile(np.arange(200, dtype=np.uint8), (100, 1))
+    image = Image.fromarray(np.stack([ramp, ramp, ramp], 2))
+    rng, part = np.random.default_rng(0), RandomPart(size=20)
+    shares, flipped = [], 0
+    for _ in range(400):
+        row = part(image, rng)[0, 0].double()
+        flipped += int(row[0] > row[-1])
+        shares.append(float(abs(row[-1] - row[0])) / 190)  # from one centre of 20 to the last
+    assert 0.55 < min(shares) < 0.65
+    assert 0.95 < max(shares) < 1.05
+    assert np.mean(shares) == pytest.approx(0.8, abs=0.02)
+    assert flipped == pytest.approx(200, abs=40)
+    assert torch.equal(part(image, np.random.default_rng(1)), part(image, np.random.default_rng(1)))

@@ -125,3 +125,15 @@ def test_tokenizer_knows_pieces_of_words(bert: Path, tmp_path: Path) -> None:
     tokenizer._tokenizer.unk_token = "[SEP]"  # as CLIP's, which is its mark of the end
     tokenizer.save(tmp_path)
     assert Tokenizer(tmp_path).unknown_words("the red dog") == []
+
+
+def test_a_tokenizer_knows_its_mask_and_the_pieces_of_words(bert: Path, tmp_path: Path) -> None:
+    tokenizer = Tokenizer(bert)
+    assert tokenizer.pieces == (tiny.WORDS.index("##s"),)
+    assert tokenizer.mask == tiny.WORDS.index("[UNK]"), "where there is none for it"
+    from transformers import AutoTokenizer
+
+    masking = AutoTokenizer.from_pretrained(bert)
+    masking.add_special_tokens({"mask_token": "[MASK]"})
+    masking.save_pretrained(tmp_path)
+    assert Tokenizer(tmp_path).mask == len(tiny.WORDS)

@@ -8,8 +8,7 @@ from models import loops, tiny
 
 from gradspace.models import ImageInput, TextInput
 from gradspace.models.encoders import Encoders
-from gradspace.models.pooling import length_mask
-from gradspace.models.vse_infinity import VSEInfinity, drop_words, keep_some
+from gradspace.models.vse_infinity import VSEInfinity
 
 REGIONS, WORDS = ImageInput(shape=(5, 6)), TextInput(vocabulary_size=9)
 
@@ -61,33 +60,23 @@ def test_learning_rates_are_the_published_ones(tmp_path: Path) -> None:
     assert rates == pytest.approx({"new": 5e-4, "text_encoder": 5e-5, "backbone": 5e-6})
 
 
-def test_a_varying_share_is_dropped_from_nothing_upwards() -> None:
-    torch.manual_seed(0)
-    kept = keep_some(torch.ones(4000, 36, dtype=torch.bool), 0.2).sum(1)
-    assert 1 - kept.float().mean().item() / 36 == pytest.approx(0.2, abs=0.01)
-    assert (kept == 36).float().mean() > 0.05, "the full number is seen in training"
-    assert len(set(kept.tolist())) > 15
+def test_grids_of_a_feature_file_go_through_one_layer_too() -> None:
+    """And their cells are dropped as those of a backbone."""
+    grid = VSEInfinity(ImageInput(shape=(49, 6), regions="grid"), WORDS)
+    assert grid.refine is None
+    assert grid.grid
+    assert not VSEInfinity(REGIONS, WORDS).grid
 
 
-def test_something_is_always_kept() -> None:
-    torch.manual_seed(0)
-    mask = torch.tensor([[True, False, False]]).expand(2000, 3)
-    assert torch.equal(keep_some(mask, 0.5), mask)
-
-
-def test_dropped_words_leave_no_gap_and_keep_their_order() -> None:
-    torch.manual_seed(0)
-    tokens = torch.arange(1, 11).repeat(500, 1)
-    lengths = torch.randint(1, 11, (500,))
-    tokens = tokens.where(length_mask(lengths, 10), 0)
-    fewer, new_lengths = drop_words(tokens, lengths, 0.5)
-    for row, before, after in zip(fewer, lengths, new_lengths, strict=True):
-        assert row[0] == 1
-        assert row[after - 1] == before, "the last token stays"
-        assert (row[:after].diff() > 0).all()
-        assert not row[after:].any()
-    assert (new_lengths < lengths).float().mean() > 0.4
-    assert torch.equal(drop_words(tokens, lengths, 0.0)[0], tokens)
+def test_a_gru_has_marks_touched_and_bert_has_not(tmp_path: Path) -> None:
+    gru = VSEInfinity(REGIONS, TextInput(vocabulary_size=9, mask=8))
+    assert (gru.touch.keep_ends, gru.touch.mask, gru.continues) == (False, 8, None)
+    encoder = TextInput(encoder=tiny.bert(tmp_path), mask=1, pieces=(8,))
+    bert = VSEInfinity(REGIONS, encoder, encoders=Encoders(width=4))
+    assert (bert.touch.keep_ends, bert.touch.mask) == (True, 1)
+    assert bert.continues is not None
+    assert bert.continues.nonzero().flatten().tolist() == [8]
+    assert "continues" not in bert.state_dict(), "weights of earlier runs fit"
 
 
 def test_sizes_vary_in_training_only() -> None:

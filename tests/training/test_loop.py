@@ -13,13 +13,15 @@ from samples import GOAL_NAMES, LOSS_NAMES
 from small_runs import open_data, small_recipe, train_small
 from torch import Tensor
 
+from gradspace.data import Vocabulary
 from gradspace.files import only_writer
 from gradspace.metrics import retrieval_report
+from gradspace.models.vse_infinity import VSEInfinity
 from gradspace.runs.finish import evaluate_run
 from gradspace.runs.folder import create_run, open_run
 from gradspace.runs.represent import embed_split
 from gradspace.runs.system import load_system, new_system
-from gradspace.tensor_files import load_tensors
+from gradspace.tensor_files import load_tensors, save_tensors
 from gradspace.training import train_run
 from gradspace.training.health import PATIENCE, CollapseWatch, TrainingError
 from gradspace.training.loop import Trainer
@@ -274,3 +276,35 @@ def test_a_run_with_a_transformers_text_encoder_loads_from_its_folder_alone(tmp_
     report = retrieval_report(embeddings.scores(), embeddings.positives())
     (epoch,) = (line for line in run.metrics() if line["kind"] == "epoch")
     assert report.rsum == pytest.approx(epoch["dev"]["rsum"])
+
+
+def test_features_from_elsewhere_are_a_grid_where_the_recipe_says_so(tmp_path: Path) -> None:
+    """And a run that was trained before runs said it had the layers of a detector's regions."""
+    tables: dict[str, Any] = {"model": {"name": "vse-infinity"}, "objective": {"name": "nt-xent"}}
+    tables["training"] = {"epochs": 1}
+    detector = train_small(tmp_path / "a", **tables)
+    grid = train_small(tmp_path / "b", **tables, data={"regions": "grid"})
+    for run, is_grid in ((detector, False), (grid, True)):
+        system = load_system(run.folder, torch.device("cpu"))
+        assert isinstance(system.model, VSEInfinity)
+        assert (system.model.grid, system.model.refine is None) == (is_grid, is_grid)
+    tensors, record = load_tensors(detector.best)
+    save_tensors(
+        detector.best, tensors, {k: v for k, v in record.items() if k != "feature_regions"}
+    )
+    earlier = load_system(detector.folder, torch.device("cpu")).model
+    assert isinstance(earlier, VSEInfinity)
+    assert earlier.refine is not None
+
+
+def test_a_run_that_starts_from_another_has_its_words(tmp_path: Path) -> None:
+    first = train_small(tmp_path / "first", training={"epochs": 1})
+    plain = Vocabulary.load(first.folder / "vocabulary.json")
+    then = train_small(
+        tmp_path / "then",
+        init=str(first.folder),
+        data={"num_train": 48},
+        model={"punctuation": True},
+        training={"epochs": 1},
+    )
+    assert Vocabulary.load(then.folder / "vocabulary.json") == plain

@@ -9,14 +9,23 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from models import tiny
 from safetensors import safe_open
+from small_runs import train_small
 
+from gradspace.metrics import RetrievalReport
+from gradspace.runs import evaluate
 from gradspace.runs.folder import Run
 from gradspace.tensor_files import load_tensors
+from gradspace.training.checkpoints import Checkpoints
+from gradspace.training.loop import Trainer
+from gradspace.training.start import train
 
 TRAIN = [
     *("--data", "scenes", "--model", "vse++", "--objective", "circle/sigmoid-ms"),
@@ -146,10 +155,103 @@ def test_a_full_disk_loses_nothing(whole: Run, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_truncated_checkpoint_is_explained(tmp_path: Path) -> None:
-    from small_runs import train_small
-
     run = train_small(tmp_path / "run", training={"epochs": 1})
     run.last.write_bytes(run.last.read_bytes()[:-100])
     output, _ = start("--resume", run.folder).communicate(timeout=120)
     assert "last.safetensors is not a complete gradspace checkpoint" in output
     assert "Traceback" not in output
+
+
+class KilledError(Exception):
+    """As if the process had ended there."""
+
+
+def fine_tuned(backbone: Path, learning_rate: float) -> dict[str, Any]:
+    """The tables of a run of two frozen epochs and two of fine-tuning."""
+    return {
+        "model": {"backbone": str(backbone), "width": 16, "freeze_batch_norm": True},
+        "objective": {"name": "nt-xent"},
+        "training": {"epochs": 2},
+        "finetune": {"epochs": 2, "learning_rate": learning_rate},
+    }
+
+
+def pretend(monkeypatch: pytest.MonkeyPatch, *rsums: float) -> None:
+    """Have the next evaluations on dev find these."""
+    report_on, waiting = evaluate.report_on, iter(rsums)
+
+    def found(*given: Any) -> RetrievalReport:
+        return replace(report_on(*given), rsum=next(waiting))
+
+    monkeypatch.setattr("gradspace.training.loop.report_on", found)
+
+
+@pytest.mark.parametrize("ema", [None, 0.5])
+def test_fine_tuning_goes_on_from_the_best_frozen_weights(
+    ema: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables = fine_tuned(tiny.resnet(tmp_path / "backbone"), 1e-30)
+    tables["training"] |= {"ema": ema} if ema else {}
+    pretend(monkeypatch, 5, 4, 3, 2)
+    run = train_small(tmp_path / "run", **tables)
+    best, record = load_tensors(run.best)
+    assert record["epoch"] == 0
+    last, _ = load_tensors(run.last)
+    for name, tensor in best.items():
+        torch.testing.assert_close(last[name], tensor)
+
+
+def test_weights_that_are_the_best_later_are_not_taken_for_the_best_frozen_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that ends in the second epoch of fine-tuning goes on from before the first."""
+    tables = fine_tuned(tiny.resnet(tmp_path / "backbone"), 1e-3)
+    pretend(monkeypatch, 5, 4, 6, 7)
+    whole = train_small(tmp_path / "whole", **tables)
+    assert load_tensors(whole.best)[1]["epoch"] == 3, "fine-tuning helps"
+    pretend(monkeypatch, 5, 4, 6, 6, 7)
+    finish_epoch = Trainer._finish_epoch
+
+    def once_more(self: Trainer) -> None:
+        finish_epoch(self)
+        if self.state.epoch == 3:
+            raise KilledError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpoints, "are_due", False)
+        patch.setattr(Trainer, "_finish_epoch", once_more)
+        with pytest.raises(KilledError):
+            train_small(tmp_path / "run", **tables)
+    run = Run(tmp_path / "run")
+    assert load_tensors(run.last)[1]["progress"]["epoch"] == 2
+    train(resume=run.folder, device="cpu")
+    assert list(run.metrics()) == list(whole.metrics())
+
+
+@pytest.mark.parametrize("schedule", ["linear", "cosine"])
+def test_a_falling_rate_goes_on_where_it_stopped(
+    schedule: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables: dict[str, Any] = {
+        "training": {"schedule": schedule, "warm_up_share": 0.1, "accumulate": 2, "track_every": 1}
+    }
+    whole = train_small(tmp_path / "whole", **tables)
+    train_on = Trainer.train_on
+
+    def once_more(self: Trainer, batch: Any) -> Any:
+        if self.state.step == 7:
+            raise KilledError
+        return train_on(self, batch)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpoints, "are_due", property(lambda self: self.parts.state.step == 6))
+        patch.setattr(Trainer, "train_on", once_more)
+        with pytest.raises(KilledError):
+            train_small(tmp_path / "run", **tables)
+    run = Run(tmp_path / "run")
+    assert load_tensors(run.last)[1]["progress"]["step"] == 6
+    train(resume=run.folder, device="cpu")
+    assert_same(run, whole)
+    rates = [line["learning_rate"] for line in run.metrics() if line["kind"] == "step"]
+    assert max(rates) <= 1e-3
+    assert rates[-1] < 0.3 * max(rates)

@@ -7,6 +7,7 @@ from dataclasses import fields
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
+from rich.markup import escape
 from rich.table import Table
 
 from gradspace.analysis.cocos import Cocos, CocosMeter, Counting, count
@@ -44,7 +45,7 @@ def cocos_tables(counts: Counts) -> Iterator[Table]:
             table.add_column(number.metadata["symbol"], justify="right", no_wrap=True)
         for name, by_direction in counts.items():
             meter = by_direction[direction]
-            table.add_row(name, *(_cell(meter, number) for number in meter))
+            table.add_row(escape(name), *(_cell(meter, number) for number in meter))
         yield table
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 
 from gradspace.analysis.cocos import Counting
 from gradspace.analysis.diagrams import draw_diagrams, save_diagrams
@@ -58,9 +59,10 @@ def show_objectives(as_json: AsJson = False) -> None:
     for info in list_objectives():
         parameters = ", ".join(f"{k}={v}" for k, v in info.parameters.items())
         about = f"{info.source}; {info.reduction} over the queries"
-        console.print(f"[bold]{info.name}[/]  [dim]{about}[/]", highlight=False)
+        console.print(f"[bold]{escape(info.name)}[/]  [dim]{escape(about)}[/]", highlight=False)
         console.print(f"    {info.summary}", highlight=False, markup=False)
-        console.print(f"    {parameters or 'no parameters'}", style="cyan", highlight=False)
+        listed = f"    {parameters or 'no parameters'}"
+        console.print(listed, style="cyan", markup=False, highlight=False)
     console.print(OF_REDUCTIONS, highlight=False, soft_wrap=True)
 
 
@@ -83,7 +85,7 @@ def diagram(
     chosen = [objective(name) for name in names]
     figure = draw_diagrams(chosen, load_scores(scores) if scores else None, relative)
     for path in save_diagrams(figure, out):
-        console.print(f"wrote {path}", highlight=False)
+        console.print(f"wrote {path}", markup=False, highlight=False)
 
 
 @app.command("cocos")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import typer
 from rich.box import SIMPLE_HEAD
+from rich.markup import escape
 from rich.table import Table
 
 from gradspace.cli import options
@@ -90,7 +91,7 @@ def _print_needs(plan: ComparisonPlan, as_json: bool) -> int:
     if as_json:
         print(json.dumps([vars(need) for need in needs], indent=2))
         return 1 if missing else 0
-    console.print(f"[bold]{comparison.title}[/]: {len(grid)} runs", highlight=False)
+    console.print(f"[bold]{escape(comparison.title)}[/]: {len(grid)} runs", highlight=False)
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_header=False)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
@@ -98,10 +99,11 @@ def _print_needs(plan: ComparisonPlan, as_json: bool) -> int:
     for need in needs:
         download = "[yellow]from the hub[/]"
         state = "[green]there[/]" if need.there else download if need.fetched else "[red]missing[/]"
-        table.add_row(state, need.what, "" if need.there else need.about)
+        table.add_row(state, escape(need.what), "" if need.there else escape(need.about))
     console.print(table)
     told = f"{len(missing)} of {len(needs)} are missing" if missing else "nothing is missing"
-    console.print(f"{told}; paths are relative to {Path.cwd()}", highlight=False, soft_wrap=True)
+    where = f"{told}; paths are relative to {Path.cwd()}"
+    console.print(where, markup=False, highlight=False, soft_wrap=True)
     return 1 if missing else 0
 
 
@@ -114,6 +116,7 @@ def _print_best(tried: list[Tried]) -> None:
     console.print(
         f"best on dev: {best.model}, {best.objective} with {point_label(best.point)}, rsum "
         f"{best.mean:.1f}{spread}; train it with {command('train', best.run.recipe_file)}",
+        markup=False,
         highlight=False,
         soft_wrap=True,
     )

@@ -63,10 +63,10 @@ def scenes(
     if show:
         with write_atomically(out, "wb") as file:
             contact_sheet(chosen, num).save(file, "PNG")
-        console.print(f"wrote {out}", highlight=False)
+        console.print(f"wrote {out}", markup=False, highlight=False)
         return
     for index in range(num):
-        console.print(f"[bold]{split}-{index:06d}[/]", highlight=False)
+        console.print(f"{split}-{index:06d}", style="bold", markup=False, highlight=False)
         for caption in chosen.captions(index):
             console.print(f"  {caption.text}", highlight=False, markup=False)
 
@@ -80,6 +80,14 @@ def features(
         bool, typer.Option("--grid", help="All positions of the feature map, not one vector.")
     ] = False,
     images: ImagePath = None,
+    size: Annotated[
+        int | None,
+        typer.Option(min=1, help="Side of the pixels, the backbone's own where it is left out."),
+    ] = None,
+    whole: Annotated[
+        bool,
+        typer.Option("--whole", help="Squeeze the whole picture into the square, cut nothing off."),
+    ] = False,
     batch_size: Annotated[int, typer.Option(min=1)] = 32,
     num_workers: Annotated[int, typer.Option(min=0, help="Processes that decode images.")] = 2,
     skip_broken: Annotated[
@@ -102,10 +110,13 @@ def features(
             batch_size=batch_size,
             num_workers=num_workers,
             device=choose_device(device),
+            size=size,
+            whole=whole,
             progress=progress,
         )
     console.print(
         f"features of shape {list(shape)} are in {out}: train with --set data.features={out}",
         highlight=False,
+        markup=False,
         soft_wrap=True,
     )

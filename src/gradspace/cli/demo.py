@@ -86,15 +86,18 @@ def run_demo(folder: Path, console: Console) -> None:
     for table in make_tables(View(TITLE, COCOS), done.runs.entries, {}):
         console.print(*as_rich(table, console.width), sep="\n")
     console.print(EXPLANATION)
-    console.print(f"Curves, diagrams and what the models retrieve: {report}", highlight=False)
+    console.print(
+        f"Curves, diagrams and what the models retrieve: {report}", markup=False, highlight=False
+    )
     best, other = _best_and_other(done.runs.entries)
     console.print(
         f"Search in a browser with the best of these models, {best.objective}, and compare it "
         f"with {other.objective}:",
+        markup=False,
         highlight=False,
     )
     indexes = [_index(folder, entry) for entry in (best, other)]
-    console.print(command("serve", *indexes), highlight=False, soft_wrap=True)
+    console.print(command("serve", *indexes), markup=False, highlight=False, soft_wrap=True)
 
 
 def _best_and_other(entries: Sequence[Entry]) -> tuple[Entry, Entry]:

@@ -71,17 +71,17 @@ def evaluate_command(
 
 def _show(found: Evaluation, title: str, eccv: bool) -> None:
     folds = f", mean of {found.folds} folds" if found.folds > 1 else ""
-    console.print(f"{title}{folds}", highlight=False)
-    console.print(str(found.report), highlight=False, soft_wrap=True)
+    console.print(f"{title}{folds}", markup=False, highlight=False)
+    console.print(str(found.report), markup=False, highlight=False, soft_wrap=True)
     console.print("pairs by cross-retrieval rank:", highlight=False)
     ranks = "  ".join(f"{rank}: {count:g}" for rank, count in found.report.cross_rank.items())
-    console.print(f"  {ranks}", highlight=False)
+    console.print(f"  {ranks}", markup=False, highlight=False)
     if found.true_report is not None:
         console.print("\nwith every caption that is true of an image as its positive:")
-        console.print(str(found.true_report), highlight=False, soft_wrap=True)
+        console.print(str(found.true_report), markup=False, highlight=False, soft_wrap=True)
     for name, values in (found.eccv if eccv else {}).items():
         both = f"image -> text {values['i2t']:.1f}, text -> image {values['t2i']:.1f}"
-        console.print(f"{name:>15}  {both}", highlight=False)
+        console.print(f"{name:>15}  {both}", markup=False, highlight=False)
 
 
 def embed(
@@ -113,7 +113,7 @@ def embed(
             what = f"images and texts, {list(found.images.shape)} and {list(found.texts.shape)},"
         if processes.is_first():
             save_embeddings(out, found)
-            console.print(f"wrote {what} to {out}", highlight=False)
+            console.print(f"wrote {what} to {out}", markup=False, highlight=False)
 
 
 def _own_embeddings(model: LoadedModel, texts: list[str], images: list[Path]) -> Embeddings:

@@ -23,6 +23,7 @@ def export(
     export_run(run, out)
     console.print(
         f"wrote {out}: AutoModel.from_pretrained({str(out)!r}) loads it",
+        markup=False,
         highlight=False,
         soft_wrap=True,
     )

@@ -83,6 +83,7 @@ def _show(found: MinedFile, audit: bool, as_json: bool) -> None:
     console.print(
         f"wrote lists of {num_texts} captions and {num_images} images{near} to {found.path}: train "
         f"with --offline-negatives {found.path}",
+        markup=False,
         highlight=False,
         soft_wrap=True,
     )
@@ -109,6 +110,7 @@ def _audit(lists: MinedLists, split: Split, path: Path, quiet: bool) -> dict[str
         console.print(
             f"{_in_words(told['likely_false_negatives'], 'likely false negative')} and "
             f"{_in_words(told['model_errors'], 'model error')}, to judge by eye: {page}",
+            markup=False,
             highlight=False,
             soft_wrap=True,
         )

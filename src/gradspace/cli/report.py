@@ -37,4 +37,4 @@ def report(
         write_report(
             path, view.title, entries, find_out(view, entries), device=chosen, progress=progress
         )
-    console.print(f"wrote {path}", highlight=False, soft_wrap=True)
+    console.print(f"wrote {path}", markup=False, highlight=False, soft_wrap=True)

@@ -82,7 +82,7 @@ def index_command(
     _show_update(out, len(made), made.update)
     for kind, recall in made.recall.items():
         found = f"{approximate} finds {100 * recall:.1f} % of the 10 nearest {kind}s"
-        console.print(found, highlight=False)
+        console.print(found, markup=False, highlight=False)
 
 
 def _show_update(out: Path, items: int, outcome: IndexUpdate) -> None:
@@ -90,11 +90,13 @@ def _show_update(out: Path, items: int, outcome: IndexUpdate) -> None:
         errors.print(_shown(f"left out: {reason}"), style="yellow", soft_wrap=True)
     left = len(outcome.broken) - MOST_BROKEN_SHOWN
     if left > 0:
-        errors.print(f"left out: {left} more (--json lists all)", style="yellow", highlight=False)
+        more = f"left out: {left} more (--json lists all)"
+        errors.print(more, style="yellow", markup=False, highlight=False)
     console.print(
         f"{out}: {items:,} items ({outcome.added:,} added, {outcome.changed:,} changed, "
         f"{outcome.removed:,} removed, {outcome.unchanged:,} unchanged, "
         f"{len(outcome.broken):,} left out)",
+        markup=False,
         highlight=False,
         soft_wrap=True,
     )

@@ -86,7 +86,8 @@ def run_server(searchers: Sequence[Searcher], listening: socket.socket, open_pag
 
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)
-            console.print(f"serving on {address}, Ctrl-C stops", highlight=False, soft_wrap=True)
+            told = f"serving on {address}, Ctrl-C stops"
+            console.print(told, markup=False, highlight=False, soft_wrap=True)
             if open_page:
                 threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
 

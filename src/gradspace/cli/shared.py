@@ -26,7 +26,12 @@ def process_group() -> Iterator[None]:
 @contextmanager
 def progress_bar(what: str) -> Iterator[Progressed]:
     """Show a bar with an estimate on stderr, moved by calling it with (done, total)."""
-    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
     shown = errors.is_terminal
     with Progress(*columns, console=errors, transient=True, disable=not shown) as bar:
         task = bar.add_task(what, total=None)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gradspace.parameters import suggestion
-from gradspace.runs.recipe import read_toml
+from gradspace.runs.toml_files import read_toml
 
 FOLDER = Path(__file__).parents[1] / "recipes"
 

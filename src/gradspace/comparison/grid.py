@@ -12,7 +12,8 @@ from typing import Any
 from gradspace.comparison.recipe import Comparison, ModelChoice, Only, Tables, lay_over
 from gradspace.comparison.study import StudyPoint, point_label, study_points
 from gradspace.models import model_info
-from gradspace.runs.recipe import Recipe, apply_override, build_objective, make_recipe, set_key
+from gradspace.runs.recipe import Recipe, build_objective, make_recipe
+from gradspace.runs.toml_files import apply_override, set_key
 
 SMALL_SHARE = 7 / 30
 """Of the epochs: the published 30 become 7."""
@@ -23,6 +24,8 @@ SMALL = (
 SMALL_MODEL = {"width": 128, "word_width": 64}
 SMALL_SCENES = {"num_train": 2000, "num_dev": 200, "num_test": 500}
 MAX_SMALL_SEEDS = 3
+OF_PRETRAINED = ("backbone", "text_encoder", "image_size", "whole_images", "weights")
+"""Keys of a model that concern pretrained parts, or what they read."""
 
 
 @dataclass(frozen=True)
@@ -159,9 +162,13 @@ def on_data(comparison: Comparison, source: str) -> tuple[Comparison, list[str]]
     models: dict[str, ModelChoice] = {}
     notes = []
     for name, model in _wanted(comparison.models, comparison.only.model):
-        kept = {k: v for k, v in model.model.items() if k not in ("backbone", "text_encoder")}
+        kept = {key: value for key, value in model.model.items() if key not in OF_PRETRAINED}
         begun = comparison.models[model.after] if model.after else model  # nothing to fine-tune
-        bare = begun.model_copy(update={"model": kept, "finetune": None, "reads": "features"})
+        training = begun.training
+        if begun.finetune and training.get("epochs") == 0:  # what would train the backbone
+            training = {**training, **begun.finetune}
+        plain = {"model": kept, "training": training, "finetune": None, "reads": "features"}
+        bare = begun.model_copy(update=plain)
         same = next((n for n, other in models.items() if other == bare), None)
         lost = [str(model.model[key]) for key in ("backbone", "text_encoder") if key in model.model]
         if same is not None:

@@ -29,7 +29,8 @@ from gradspace.comparison.builtin import builtin_file
 from gradspace.comparison.study import AxisValues, study_points
 from gradspace.parameters import NonNegative, suggestion
 from gradspace.runs.numbers import RECALLS, check_metric
-from gradspace.runs.recipe import RecipeTable, read_toml
+from gradspace.runs.recipe import RecipeTable
+from gradspace.runs.toml_files import read_toml
 
 Tables = dict[str, Any]
 """Part of a training recipe: tables by name."""

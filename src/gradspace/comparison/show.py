@@ -24,6 +24,6 @@ def show_findings(
     for cell, problem in outcome.failed:
         console.print(f"failed: {cell}: {problem}", style="red", highlight=False, markup=False)
     for path in paths:
-        console.print(f"wrote {path}", highlight=False, soft_wrap=True)
+        console.print(f"wrote {path}", markup=False, highlight=False, soft_wrap=True)
     if outcome.stopped:
         console.print("stopped; the same command goes on from here")

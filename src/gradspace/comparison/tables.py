@@ -16,6 +16,7 @@ from typing import Literal
 import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -188,11 +189,15 @@ def _rich(
     table: ResultTable, title: str, chosen: Sequence[int], heads: Sequence[str], padding: int = 1
 ) -> RichTable:
     shown = RichTable(
-        title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, padding=(0, padding)
+        title=escape(title),
+        title_justify="left",
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, padding),
     )
-    shown.add_column(table.corner, no_wrap=True)
+    shown.add_column(escape(table.corner), no_wrap=True)
     for number in chosen:
-        shown.add_column(heads[number], justify="right", no_wrap=True)
+        shown.add_column(escape(heads[number]), justify="right", no_wrap=True)
     styles = {"best": "bold", "tied": "underline", "": ""}
     for label, cells in table.rows:
         texts = [
@@ -203,7 +208,7 @@ def _rich(
             for number in chosen
             for cell in (cells[number],)
         ]
-        shown.add_row(label, *texts)
+        shown.add_row(escape(label), *texts)
     return shown
 
 

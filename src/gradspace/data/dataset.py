@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
 Indices = NDArray[np.int64]
+RegionKind = Literal["grid", "detector"]
+"""Cells of a backbone's feature map, or boxes around what a detector found."""
 
 
 class Images(Protocol):
@@ -32,6 +34,12 @@ class Features(Protocol):
     def __len__(self) -> int: ...
 
     def load(self, index: int) -> NDArray[np.float32]: ...
+
+
+def regions_of(features: Features) -> RegionKind:
+    """What the regions of features are, "detector" where they do not say it."""
+    regions: RegionKind = getattr(features, "regions", "detector")
+    return regions
 
 
 @dataclass(frozen=True)
@@ -162,6 +170,10 @@ class PickedFeatures:
     @property
     def shape(self) -> tuple[int, ...]:
         return self.features.shape
+
+    @property
+    def regions(self) -> RegionKind:
+        return regions_of(self.features)
 
     def __len__(self) -> int:
         return len(self.indices)

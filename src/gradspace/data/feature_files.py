@@ -19,7 +19,7 @@ from typing import IO, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from gradspace.data.dataset import Features, Indices, PickedFeatures, Split
+from gradspace.data.dataset import Features, Indices, PickedFeatures, RegionKind, Split
 from gradspace.data.json_files import read_json
 from gradspace.files import write_atomically
 
@@ -54,6 +54,9 @@ class FeatureFile:
         self.shape: tuple[int, ...] = rows.shape[1:]
         self.grid: tuple[int, int] | None = None
         """Rows and columns, where the regions are known to be the cells of a grid."""
+        self.regions: RegionKind = "detector"
+        self.whole = False
+        """Do they cover the whole picture, or its middle square?"""
         self._num_rows: int = rows.shape[0]
         self._start: int = rows.offset
 
@@ -93,6 +96,11 @@ class FeatureRecord:
     num_images: int
     shape: tuple[int, ...]
     dtype: str
+    regions: RegionKind = "grid"
+    size: int | None = None
+    """Of the pictures, where it is not the backbone's own."""
+    whole: bool = False
+    """Were pictures squeezed into a square, or was the middle square of them cut out?"""
     num_done: int = 0
 
 
@@ -115,6 +123,9 @@ class FeatureWriter:
         *,
         backbone: str,
         dtype: Literal["float16", "float32"] = "float16",
+        regions: RegionKind = "grid",
+        size: int | None = None,
+        whole: bool = False,
     ) -> None:
         if dtype not in DTYPES:
             raise ValueError(f"dtype must be float16 or float32, got {dtype!r}")
@@ -125,6 +136,9 @@ class FeatureWriter:
             num_images=len(split.image_names),
             shape=shape,
             dtype=dtype,
+            regions=regions,
+            size=size,
+            whole=whole,
         )
         if self._json.exists() and self._array.exists():
             self._continue()
@@ -191,7 +205,7 @@ class FeatureWriter:
             raise ValueError(
                 f"{self._array} has features of other images or another backbone "
                 f"({found.backbone}, {found.num_images} images of shape {list(found.shape)}, "
-                f"{found.dtype}); delete it or choose another folder"
+                f"{found.dtype}{_pictures(found)}); delete it or choose another folder"
             )
         self._record = found
 
@@ -219,9 +233,10 @@ def read_features(folder: Path, split: Split) -> FeatureFile:
             "continue computing them"
         )
     features = FeatureFile(array)
+    features.regions, features.whole = record.regions, record.whole
     side = isqrt(features.shape[0])
-    if len(features.shape) == 2 and side * side == features.shape[0]:
-        features.grid = (side, side)  # a folder is of a backbone, which reads squares
+    if record.regions == "grid" and len(features.shape) == 2 and side * side == features.shape[0]:
+        features.grid = (side, side)  # a backbone reads squares
     return features
 
 
@@ -237,6 +252,11 @@ def slice_features(path: Path, splits: Mapping[str, Split]) -> dict[str, Feature
         )
     parts = np.split(np.arange(len(features)), np.cumsum(sizes)[:-1])
     return {name: PickedFeatures(features, rows) for name, rows in zip(splits, parts, strict=True)}
+
+
+def _pictures(record: FeatureRecord) -> str:
+    size = f"{record.size} pixels" if record.size else ""
+    return "".join(f", {part}" for part in (size, "whole pictures" if record.whole else "") if part)
 
 
 def _paths(folder: Path, split: str) -> tuple[Path, Path]:

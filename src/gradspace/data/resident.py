@@ -14,9 +14,11 @@ from gradspace.data.dataset import (
     Dataset,
     Features,
     Indices,
+    RegionKind,
     Split,
     check_features,
     gather_features,
+    regions_of,
 )
 
 SHARE = 1 / 16
@@ -30,6 +32,7 @@ class ResidentFeatures:
     """The features of a split, [images, ...], on a device."""
 
     rows: Tensor
+    regions: RegionKind = "detector"
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -80,4 +83,5 @@ def resident(features: Features, device: torch.device) -> ResidentFeatures:
     halves = [part.half() for part in parts]
     if all(torch.equal(half.float(), part) for half, part in zip(halves, parts, strict=True)):
         parts = halves
-    return ResidentFeatures(torch.cat(parts) if parts else torch.zeros(0, *features.shape))
+    rows = torch.cat(parts) if parts else torch.zeros(0, *features.shape)
+    return ResidentFeatures(rows, regions_of(features))

@@ -15,20 +15,31 @@ from torch import Tensor
 
 from gradspace.data.captions import Span
 from gradspace.data.json_files import read_json
+from gradspace.data.punctuation import TREEBANK
 from gradspace.files import write_atomically
 
 PAD, START, END, UNKNOWN = range(4)
 SPECIAL = ("<pad>", "<start>", "<end>", "<unknown>")
+MASK = "<mask>"
+"""Last in vocabularies of models that mask words in training."""
 _WORD = re.compile(r"[^\W_]+(?:['\u2019][^\W_]+)*")
 
 
-def words(caption: str) -> list[str]:
+def words(caption: str, *, punctuation: bool = False) -> list[str]:
     """Lower-cased runs of letters and digits; an apostrophe inside a word belongs to it.
+
+    With `punctuation`, marks are words too, and words are split as in the published code.
 
     >>> words("A man's T-shirt, size 42.")
     ['a', "man's", 't', 'shirt', 'size', '42']
+    >>> words("A man's T-shirt, size 42.", punctuation=True)
+    ['a', 'man', "'s", 't-shirt', ',', 'size', '42', '.']
     """
-    return _WORD.findall(caption.lower())
+    return _pattern(punctuation).findall(caption.lower())
+
+
+def _pattern(punctuation: bool) -> re.Pattern[str]:
+    return TREEBANK if punctuation else _WORD
 
 
 @dataclass(frozen=True)
@@ -42,6 +53,8 @@ class Vocabulary:
     """
 
     words: tuple[str, ...]
+    punctuation: bool = False
+    """Are marks words too? See `words`."""
 
     def __post_init__(self) -> None:
         if self.words[: len(SPECIAL)] != SPECIAL:
@@ -51,18 +64,33 @@ class Vocabulary:
             raise ValueError(f"the word {twice!r} is in the vocabulary twice")
 
     @classmethod
-    def build(cls, captions: Iterable[str], min_count: int = 4) -> Vocabulary:
+    def build(
+        cls,
+        captions: Iterable[str],
+        min_count: int = 4,
+        *,
+        punctuation: bool = False,
+        mask: bool = False,
+    ) -> Vocabulary:
         """Words seen `min_count` times or more in training captions, most frequent first."""
-        counts = Counter(word for caption in captions for word in words(caption))
+        found = (words(caption, punctuation=punctuation) for caption in captions)
+        counts = Counter(word for caption in found for word in caption)
         kept = [word for word, count in counts.items() if count >= min_count]
-        return cls((*SPECIAL, *sorted(kept, key=lambda word: (-counts[word], word))))
+        ordered = sorted(kept, key=lambda word: (-counts[word], word))
+        return cls((*SPECIAL, *ordered, *([MASK] if mask else [])), punctuation)
 
     def __len__(self) -> int:
         return len(self.words)
 
+    @property
+    def mask(self) -> int:
+        """The number of a masked word, which is unknown where there is none for it."""
+        return self._number.get(MASK, UNKNOWN)
+
     def encode(self, caption: str) -> list[int]:
         """Start, the words, end."""
-        return [START, *(self._number.get(word, UNKNOWN) for word in words(caption)), END]
+        found = words(caption, punctuation=self.punctuation)
+        return [START, *(self._number.get(word, UNKNOWN) for word in found), END]
 
     def unknown_words(self, caption: str) -> list[str]:
         """Words of a caption that are not in the vocabulary, each once."""
@@ -74,7 +102,7 @@ class Vocabulary:
         Lower-cased, a caption can be longer: "\u0130" becomes two characters.
         """
         origin = [place for place, character in enumerate(caption) for _ in character.lower()]
-        found = _WORD.finditer(caption.lower())
+        found = _pattern(self.punctuation).finditer(caption.lower())
         return [None, *((origin[m.start()], origin[m.end() - 1] + 1) for m in found), None]
 
     def encode_batch(self, captions: Sequence[str]) -> tuple[Tensor, Tensor]:
@@ -87,7 +115,8 @@ class Vocabulary:
 
     def save(self, path: Path) -> None:
         with write_atomically(path) as file:
-            json.dump({"words": self.words}, file, ensure_ascii=False)
+            saved = {"words": self.words, "punctuation": self.punctuation}
+            json.dump(saved, file, ensure_ascii=False)
 
     @classmethod
     def load(cls, path: Path) -> Vocabulary:

@@ -18,7 +18,7 @@ from gradspace.indexes.contract import Hit, Kind
 from gradspace.indexes.index import Index, model_digest, open_index
 from gradspace.indexes.where import Condition
 from gradspace.models import RetrievalModel
-from gradspace.models.prepare.pictures import CentreCrop
+from gradspace.models.prepare.pictures import CentreCrop, WholePicture
 from gradspace.runs.embed import embed_captions, embed_pictures
 from gradspace.runs.explain import Explanation, explain_pair
 from gradspace.runs.system import System, load_system
@@ -121,7 +121,8 @@ class Searcher:
         features, place = collection.split.features, collection.image(found[0].image)
         if features is None:
             raise ValueError("the model that explains reads features, and the index is of pictures")
-        grid = features.grid if isinstance(features, FeatureFile) else None
+        written = features if isinstance(features, FeatureFile) else None
+        grid = written.grid if written else None
         given = torch.from_numpy(features.load(place))
         wanted, has = system.feature_shape or (), tuple(given.shape)
         if (len(wanted), wanted[-1:]) != (len(has), has[-1:]):  # regions may be more or fewer
@@ -130,10 +131,10 @@ class Searcher:
                 f"the index have {list(has)}"
             )
         explanation = explain_pair(system, given, text, grid=grid)
-        if explanation is None or grid is None or collection.split.images is None:
+        if explanation is None or not written or grid is None or collection.split.images is None:
             return explanation
-        covered = CentreCrop().box(self.index.picture(key).size)  # what `data features` reads
-        return replace(explanation, box=covered)
+        read = WholePicture() if written.whole else CentreCrop()  # by `gradspace data features`
+        return replace(explanation, box=read.box(self.index.picture(key).size))
 
     def _vectors_of(self, keys: Sequence[str]) -> NDArray[np.float32]:
         vectors = []

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from gradspace.models.prepare.pictures import CentreCrop
+from gradspace.models.prepare.pictures import CentreCrop, RandomCrop, RandomPart, WholePicture
 from gradspace.models.pretrained import Pretrained, place_of
 
 PREPROCESSOR = "preprocessor_config.json"
@@ -152,12 +152,31 @@ def pair(size: Any) -> tuple[int, int]:
     return (size, size) if isinstance(size, int) else (size[0], size[1])
 
 
-def evaluation_crop(backbone: Backbone) -> CentreCrop:
-    """How pictures become the pixels that a backbone reads; the short side is 8/7 of the crop."""
+def evaluation_crop(
+    backbone: Backbone, *, size: int | None = None, whole: bool = False
+) -> CentreCrop | WholePicture:
+    """How pictures become the pixels that a backbone reads; the short side is 8/7 of the crop.
+
+    `size` is a side of the pixels, the backbone's own where it is left out. `whole`: all of a
+    picture is squeezed into the square.
+    """
+    size = _checked_size(backbone, size)
+    return WholePicture(size=size) if whole else CentreCrop(size=size, resize=size * 8 // 7)
+
+
+def training_crop(
+    backbone: Backbone, *, size: int | None = None, whole: bool = False
+) -> RandomCrop | RandomPart:
+    """How pictures are cropped at random for a backbone in training."""
+    size = _checked_size(backbone, size)
+    return RandomPart(size=size) if whole else RandomCrop(size=size)
+
+
+def _checked_size(backbone: Backbone, size: int | None) -> int:
     wanted = backbone.preprocessing
     if wanted is None:
         raise ValueError(
             "the backbone has no preprocessor_config.json: it says how large and how normalised "
             "it wants its pixels"
         )
-    return CentreCrop(size=wanted.size, resize=wanted.size * 8 // 7)
+    return wanted.size if size is None else size

@@ -54,6 +54,8 @@ class RetrievalModel(nn.Module, ABC):
     """Of the embeddings."""
     reads_passages: ClassVar[bool] = False
     """Are its images texts, as `gradspace.models.prepare.passages.PassageTokens` makes them?"""
+    masks_words: ClassVar[bool] = False
+    """Does it mask words in training? Vocabularies then have a token for them."""
 
     @abstractmethod
     def embed_images(self, images: Tensor) -> Tensor:

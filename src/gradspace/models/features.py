@@ -24,16 +24,23 @@ def extract_features(
     batch_size: int,
     num_workers: int,
     device: torch.device,
+    size: int | None = None,
+    whole: bool = False,
     progress: Progress | None = None,
 ) -> tuple[int, ...]:
-    """Write the features of every split as float16; the shape of one image's."""
+    """Write the features of every split as float16; the shape of one image's.
+
+    `size` and `whole` are those of `evaluation_crop`.
+    """
     network = Backbone(backbone, grid=grid).to(device).eval()
-    crop = evaluation_crop(network)
+    crop = evaluation_crop(network, size=size, whole=whole)
     example = torch.zeros(1, 3, crop.size, crop.size, device=device)
     shape = tuple(network(example).shape[1:])
     total, done = sum(len(split.image_names) for split in dataset.splits.values()), 0
     for split in dataset.splits.values():
-        with FeatureWriter(folder, split, shape, backbone=f"{backbone}") as writer:
+        with FeatureWriter(
+            folder, split, shape, backbone=f"{backbone}", size=size, whole=whole
+        ) as writer:
             done += writer.num_done
             for pixels in image_batches(
                 split,

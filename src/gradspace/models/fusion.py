@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from gradspace.models.contract import Reranker, unit, xavier_linear
+from gradspace.models.contract import LearnedScale, Reranker, unit, xavier_linear
 from gradspace.models.encoders import Encoders
 from gradspace.models.fusion_layers import FusionLayers, small_config
 from gradspace.models.inputs import ImageInput, TextInput
@@ -16,10 +17,12 @@ from gradspace.models.pooling import length_mask
 from gradspace.models.registry import Count, model
 from gradspace.models.text import GRUEncoder, TextNetwork
 from gradspace.models.xvlm import load_published
-from gradspace.parameters import NonNegative, Positive
+from gradspace.parameters import Flag, NonNegative, Positive
 
 SMALL_LAYERS = 2
 """Of a fusion over a GRU."""
+TEMPERATURES = (0.001, 0.5)
+"""Between which a learned one stays, as published."""
 
 
 @model(
@@ -47,9 +50,10 @@ class Fusion(Reranker):
 
     The objective of the recipe is the contrastive loss of the papers (ITC). There is no momentum
     encoder; past embeddings as further negatives are `objective.memory`. The published code learns
-    its temperature and adds 1e-5 to the probabilities of the draw. Re-ranking, it goes by the
-    second of a pair's two scores alone; here it is the second less the first, and the embeddings'
-    score counts too (`proposal_weight`).
+    its temperature (`learn_temperature`, with nt-xent), doubles the learning rate of the head on
+    pairs where it is new (`head_rate`), and adds 1e-5 to the probabilities of the draw. Re-ranking,
+    it goes by the second of a pair's two scores alone; here it is the second less the first, and
+    the embeddings' score counts too (`proposal_weight`).
 
     `weights` is a safetensors file of published X-VLM weights, see `gradspace.models.xvlm`.
     """
@@ -64,13 +68,19 @@ class Fusion(Reranker):
         num_fusion_layers: Count | None = None,
         itm_weight: NonNegative = 1.0,
         temperature: Positive = 0.07,
+        learn_temperature: Flag = False,
+        head_rate: Positive = 1.0,
         weights: str | None = None,
         encoders: Encoders = Encoders(width=256, backbone_rate=1.0, text_rate=1.0),
     ) -> None:
         super().__init__()
         width = self.width = encoders.width
         self.itm_weight = itm_weight
-        self.register_buffer("temperature", torch.tensor(temperature))
+        self.learn_temperature, self.head_rate = learn_temperature, head_rate
+        if learn_temperature:
+            self.temperature = nn.Parameter(torch.tensor(temperature))
+        else:
+            self.register_buffer("temperature", torch.tensor(temperature))
         self.images = encoders.images(image_input, self.name, regions=True)
         if text_input.encoder is None:
             self.texts, self.fusion = _over_words(
@@ -150,7 +160,7 @@ class Fusion(Reranker):
             if image_ids is None:
                 image_ids = torch.arange(len(regions), device=words.device)
             scores = (found[0] @ found[1].t()).detach()
-            pairs = draw_pairs(scores, image_of_text, image_ids, self.temperature)
+            pairs = draw_pairs(scores, image_of_text, image_ids, self._temperature())
             of_texts = lengths.to(words.device)[pairs.texts]
             logits = self.score_pairs(regions[pairs.images], words[pairs.texts], of_texts)
             self._matching_loss = self.itm_weight * matching_loss(logits, pairs)
@@ -166,7 +176,37 @@ class Fusion(Reranker):
         score / temperature, up to a constant of the image. With a fusion that knows nothing yet the
         embeddings' order remains.
         """
-        return 1 / float(self.temperature)
+        return 1 / float(self._temperature())
+
+    def learned_scale(self) -> LearnedScale | None:
+        if not self.learn_temperature:
+            return None
+        beyond = (self.temperature.clamp(*TEMPERATURES) - self.temperature).detach()
+        return LearnedScale(1 / (self.temperature + beyond))  # which can still come back
+
+    def parameter_groups(self, learning_rate: float) -> list[dict[str, Any]]:
+        """The head on pairs at its own rate; the temperature is not pulled towards zero."""
+        own: dict[str, list[nn.Parameter]] = {}
+        if self.head_rate != 1:
+            own["head"] = list(self.matching_head.parameters())
+        if isinstance(self.temperature, nn.Parameter):
+            own["temperature"] = [self.temperature]
+        apart = {parameter for parameters in own.values() for parameter in parameters}
+        groups = super().parameter_groups(learning_rate)
+        for group in groups:
+            group["params"] = [each for each in group["params"] if each not in apart]
+        more = {
+            "head": {"lr": self.head_rate * learning_rate},
+            "temperature": {"lr": learning_rate, "weight_decay": 0.0},
+        }
+        return groups + [{"name": n, "params": params, **more[n]} for n, params in own.items()]
+
+    def _temperature(self) -> Tensor:
+        return (
+            self.temperature.detach().clamp(*TEMPERATURES)
+            if self.learn_temperature
+            else self.temperature
+        )
 
     def extra_loss(self) -> Tensor | None:
         loss, self._matching_loss = self._matching_loss, None

@@ -7,17 +7,21 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
+from gradspace.data.dataset import RegionKind
+
 
 @dataclass(frozen=True, kw_only=True)
 class ImageInput:
     """Precomputed features of a `shape`, pixels that go through a `backbone`, or `passages`.
 
     >>> ImageInput(shape=(36, 2048))
-    ImageInput(shape=(36, 2048), backbone=None, fine_tune=False, pretrained=True, passages=False)
+    ImageInput(shape=(36, 2048), regions='detector', backbone=None, fine_tune=False, ...)
     """
 
     shape: tuple[int, ...] | None = None
     """Of one image's features: (width,) or (regions, width)."""
+    regions: RegionKind = "detector"
+    """What the regions of features are; those of a backbone are the cells of a grid."""
     backbone: str | Path | None = None
     """A transformers vision model, a folder or a name on the hub; for `dual` that of both sides."""
     fine_tune: bool = False
@@ -26,6 +30,10 @@ class ImageInput:
     """False: the backbone's structure only, when a checkpoint will bring the weights."""
     passages: bool = False
     """Texts in the place of images, encoded as the text input says."""
+
+    @property
+    def is_grid(self) -> bool:
+        return self.backbone is not None or self.regions == "grid"
 
     def __post_init__(self) -> None:
         if [self.shape is not None, self.backbone is not None, self.passages].count(True) != 1:
@@ -48,6 +56,10 @@ class TextInput:
     fine_tune: bool = True
     pretrained: bool = True
     """False: the encoder's structure only, when a checkpoint will bring the weights."""
+    mask: int | None = None
+    """The token of a masked word, where there is one."""
+    pieces: tuple[int, ...] = ()
+    """Tokens that go on with the word before them."""
 
     def __post_init__(self) -> None:
         if (self.vocabulary_size is None) == (self.encoder is None):

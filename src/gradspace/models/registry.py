@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeVar
 
 from pydantic import Field
@@ -32,6 +32,8 @@ class ModelInfo:
     """How it was published to be trained: keys of a recipe's [training] table."""
     warm_up: str | None
     """The objective of the first epoch, where the hardest negatives alone do not train it."""
+    words_and_features: Mapping[str, Any] = field(default_factory=dict)
+    """What is different of it where the words are those of a vocabulary, and the features final."""
     pretrained: bool = False
     """Is it one pretrained network for images and texts, which `model.pretrained` names?"""
 
@@ -59,6 +61,7 @@ def model(
     source: str,
     training: Mapping[str, Any],
     warm_up: str | None = None,
+    words_and_features: Mapping[str, Any] | None = None,
     pretrained: bool = False,
 ) -> Callable[[M], M]:
     """Register a `RetrievalModel` class under `name`.
@@ -70,7 +73,9 @@ def model(
 
     def register(build: M) -> M:
         admit(name, build, MODELS[name].build if name in MODELS else None)
-        info = ModelInfo(name, build, source, training, warm_up, pretrained)
+        info = ModelInfo(
+            name, build, source, training, warm_up, words_and_features or {}, pretrained
+        )
         if not info.summary:
             raise ValueError(f"{name!r} needs a docstring: its first line is shown to users")
         build.name = name

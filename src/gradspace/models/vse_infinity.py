@@ -19,6 +19,9 @@ from gradspace.models.encoders import Encoders
 from gradspace.models.inputs import ImageInput, TextInput
 from gradspace.models.pooling import GPO, length_mask
 from gradspace.models.registry import STEP_DECAY, model
+from gradspace.models.size_augmentation import WordTouch, keep_some, region_rates, touch_words
+from gradspace.models.text import GRUEncoder
+from gradspace.parameters import Flag
 
 DropRate = Annotated[float, Field(strict=True, ge=0, le=0.5)]
 
@@ -34,6 +37,7 @@ DropRate = Annotated[float, Field(strict=True, ge=0, le=0.5)]
         "learning_rate": 5e-4,
         "weight_decay": 1e-4,
     },
+    words_and_features={"weight_decay": 1e-2},  # the default of the optimiser, left as it is there
 )
 class VSEInfinity(RetrievalModel):
     """Generalized pooling of regions or grid cells, and of the words of a bi-GRU or BERT.
@@ -43,11 +47,17 @@ class VSEInfinity(RetrievalModel):
     with a linear layer, then GPO. Published with BERT at 0.1 and the backbone at 0.01 of the
     learning rate, BatchNorm statistics of the backbone kept.
 
-    Size augmentation: in training, regions and words (but the first and last token) are dropped at
-    random, a share `drop` of them on average; evaluation uses all. The published code drops every
-    region with probability 0.2, so that all 36 are hardly ever seen together before the test (for
-    grids its rate varies); here the rate is drawn for every sample, between 0 and 2 * drop.
+    Size augmentation, as the published code does it, in training only. Regions of a detector are
+    dropped with probability `drop`, cells of a grid with about half of that. Of the words a share
+    `drop` is touched: half of these are masked, a tenth becomes any other, the rest is deleted. For
+    BERT a word is all its pieces, and the marks of start and end stay; for a GRU they are words.
+    `vary` draws the shares of every sample between 0 and twice `drop` instead, so that the full
+    number of regions is met in training, as it is in evaluation.
     """
+
+    masks_words = True
+    continues: Tensor | None
+    """bool [tokens], True for those that go on with the word before them."""
 
     def __init__(
         self,
@@ -55,17 +65,29 @@ class VSEInfinity(RetrievalModel):
         text_input: TextInput,
         *,
         drop: DropRate = 0.2,
+        vary: Flag = False,
         encoders: Encoders = Encoders(),
     ) -> None:
         super().__init__()
         width = self.width = encoders.width
-        self.drop = drop
+        self.drop, self.vary = drop, vary
+        self.grid = image_input.is_grid
         self.images = encoders.images(image_input, self.name, regions=True)
         self.project = xavier_linear(self.images.width, width)
-        self.refine = _mlp(self.images.width, width) if image_input.shape else None
+        self.refine = _mlp(self.images.width, width) if not self.grid else None
         self.pool_images = GPO()
         self.texts = encoders.texts(text_input, bidirectional=True)
         self.pool_texts = GPO()
+        is_gru = isinstance(self.texts, GRUEncoder)
+        self.touch = WordTouch(
+            rate=drop,
+            num_tokens=self.texts.vocabulary_size,
+            mask=text_input.mask,
+            keep_ends=not is_gru,
+            vary=vary,
+        )
+        continues = None if is_gru else _marked(text_input.pieces, self.texts.vocabulary_size)
+        self.register_buffer("continues", continues, persistent=False)
 
     def embed_images(self, images: Tensor) -> Tensor:
         return unit(self.pool_images(*self._regions(images)))
@@ -88,13 +110,14 @@ class VSEInfinity(RetrievalModel):
             regions = regions + self.refine(features.flatten(0, 1)).view_as(regions)
         mask = torch.ones(regions.shape[:2], dtype=torch.bool, device=regions.device)
         if self.training:
-            mask = keep_some(mask, self.drop)
+            rates = region_rates(len(mask), self.drop, grid=self.grid, vary=self.vary)
+            mask = keep_some(mask, rates)
         return regions, mask
 
     def _words(self, tokens: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         lengths = lengths.cpu()
         if self.training:
-            tokens, lengths = drop_words(tokens, lengths, self.drop)
+            tokens, lengths = touch_words(tokens, lengths, self.touch, self.continues)
         words = self.texts(tokens, lengths)
         mask = length_mask(lengths, tokens.shape[1])
         return words, mask.to(tokens.device, non_blocking=True)
@@ -107,23 +130,8 @@ def _mlp(width_in: int, width: int) -> nn.Sequential:
     )
 
 
-def keep_some(mask: Tensor, drop: float) -> Tensor:
-    """Drop places of a mask [n, k] at a rate drawn for each row from 0 to 2 * drop; never all."""
-    rates = 2 * drop * torch.rand(len(mask), 1, device=mask.device)
-    kept = mask & (torch.rand(mask.shape, device=mask.device) >= rates)
-    return kept | (mask & ~kept.any(1, keepdim=True))
-
-
-def drop_words(tokens: Tensor, lengths: Tensor, drop: float) -> tuple[Tensor, Tensor]:
-    """Drop words at random, moving the others together; the first and last token stay.
-
-    It is drawn where the lengths are, on the CPU, where a GRU wants them: nothing waits for a GPU.
-    """
-    places = torch.arange(tokens.shape[1])
-    ends = (places == 0) | (places == lengths[:, None] - 1)
-    kept = keep_some(length_mask(lengths, tokens.shape[1]), drop) | ends
-    order = kept.logical_not().int().argsort(dim=1, stable=True)
-    lengths = kept.sum(1)
-    padding = ~length_mask(lengths, tokens.shape[1])
-    order, padding = (x.to(tokens.device, non_blocking=True) for x in (order, padding))
-    return tokens.gather(1, order).masked_fill(padding, 0), lengths
+def _marked(tokens: tuple[int, ...], num_tokens: int) -> Tensor:
+    """bool [num_tokens], True at these tokens."""
+    return torch.zeros(num_tokens, dtype=torch.bool).index_fill(
+        0, torch.tensor(tokens).long(), True
+    )

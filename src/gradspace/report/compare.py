@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from rich.console import Console
+from rich.markup import escape
 
 from gradspace.comparison.builtin import find_comparison
 from gradspace.comparison.compare import Compared, Findings, find_out, run_cells, save_findings
@@ -172,9 +173,10 @@ def run_plan(
     published = load_published(plan.published) if plan.published else []
     view = View(chosen.title, chosen.metrics, chosen.layout, tuple(published))
     say = console or Console(quiet=True)
-    say.print(f"[bold]{chosen.title}[/]: {len(plan.grid)} runs -> {plan.folder}", highlight=False)
+    title, folder = escape(chosen.title), escape(str(plan.folder))
+    say.print(f"[bold]{title}[/]: {len(plan.grid)} runs -> {folder}", highlight=False)
     for note in plan.notes:
-        say.print(f"  {note}", style="dim", highlight=False, soft_wrap=True)
+        say.print(f"  {note}", style="dim", markup=False, highlight=False, soft_wrap=True)
     done = run_cells(chosen, plan.grid, plan.folder, devices=devices, most=jobs, console=say)
     if not done.entries:
         raise ValueError(_nothing(done))

@@ -12,7 +12,7 @@ from typing import Any
 import tomli_w
 
 from gradspace.comparison.entries import Entry, Group
-from gradspace.runs.recipe import read_toml
+from gradspace.runs.toml_files import read_toml
 
 Flat = dict[tuple[str, ...], Any]
 """Keys of nested tables -> value"""

@@ -13,7 +13,7 @@ from torch import Tensor
 from gradspace.data.captions import Spans
 from gradspace.data.inputs import PictureReading
 from gradspace.models.contract import Contributions
-from gradspace.models.prepare.pictures import CentreCrop, CropBox
+from gradspace.models.prepare.pictures import CentreCrop, CropBox, WholePicture
 from gradspace.runs.embed import read_pictures
 from gradspace.runs.system import System
 from gradspace.scores.evaluating import evaluating
@@ -121,7 +121,8 @@ def _box(system: System, image: Tensor | Image.Image) -> CropBox | None:
     reading = system.reading
     if isinstance(image, Tensor) or not isinstance(reading, PictureReading):
         return None
-    return reading.pixels.box(image.size) if isinstance(reading.pixels, CentreCrop) else None
+    pixels = reading.pixels
+    return pixels.box(image.size) if isinstance(pixels, CentreCrop | WholePicture) else None
 
 
 def _array(values: Tensor) -> Floats:

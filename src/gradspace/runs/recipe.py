@@ -15,19 +15,22 @@ the parameters of the model and the objective they name, `[data]` the options of
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pydantic
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt, model_validator
 
 from gradspace.models import PairScorer, model_info
 from gradspace.objectives import Objective, objective
-from gradspace.parameters import NonNegative, Positive, suggestion
+from gradspace.parameters import NONE, NonNegative, Positive, suggestion
 from gradspace.plugins import not_repeated
+from gradspace.runs.toml_files import apply_override, read_toml
+
+CanBeNone = BeforeValidator(lambda value: None if value == NONE else value)
+"""For what has a default other than None."""
 
 
 class RecipeTable(BaseModel):
@@ -45,6 +48,15 @@ class OpenTable(BaseModel):
     def parameters(self) -> dict[str, Any]:
         return dict(self.model_extra or {})
 
+    @model_validator(mode="before")
+    @classmethod
+    def _write_none(cls, given: Any) -> Any:
+        """TOML has no word for None, and what is left out has its default."""
+        if not isinstance(given, Mapping):
+            return given
+        left_out = {key for key, value in given.items() if value is None} - cls.model_fields.keys()
+        return {**given, **dict.fromkeys(left_out, NONE)}
+
 
 class DataRecipe(OpenTable):
     """Where the pairs come from; further keys are options of the dataset's reader."""
@@ -54,6 +66,8 @@ class DataRecipe(OpenTable):
     """Image folder or zip, where it is not beside the captions."""
     features: Path | None = None
     """Precomputed features to train on instead of the images."""
+    regions: Literal["grid", "detector"] | None = None
+    """What the regions of features are; files that `gradspace data features` wrote say it."""
     skip_broken: bool = False
 
 
@@ -61,8 +75,14 @@ class ModelRecipe(OpenTable):
     name: str = "vse++"
     backbone: str | None = None
     """A transformers vision model, folder or hub name; without it the model reads features."""
+    image_size: PositiveInt | None = None
+    """Side of the pixels that the backbone reads, its own where it is left out."""
+    whole_images: bool = False
+    """Squeeze whole pictures into the square; the middle square is cut out otherwise."""
     text_encoder: str | None = None
     """A transformers text model; without it a GRU over the words of the training captions."""
+    punctuation: bool = False
+    """Are marks words of the vocabulary, as in the published code? Without a text_encoder."""
     pretrained: str | None = None
     """For `dual`: a transformers model of both sides, such as CLIP or SigLIP."""
 
@@ -70,8 +90,8 @@ class ModelRecipe(OpenTable):
 class ObjectiveRecipe(OpenTable):
     name: str = "triplet-hard"
     positives: Literal["ids", "position"] = "ids"
-    warm_up: str | None = None
-    """Another objective for the first epoch, such as "triplet" for VSE-infinity."""
+    warm_up: Annotated[str | None, CanBeNone] = None
+    """Another objective for the first epoch, such as "triplet" for VSE-infinity; or "none"."""
     memory: Annotated[int, Field(ge=0)] = 0
     """Embeddings of earlier batches, of images and of texts, that are further negatives."""
 
@@ -89,11 +109,15 @@ class TrainingRecipe(RecipeTable):
     weight_decay: NonNegative = 0.0
     warm_up_steps: Annotated[int, Field(ge=0)] = 0
     """Steps over which the learning rate rises from zero."""
+    warm_up_share: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """The same as a share of the training, and of the fine-tuning."""
+    schedule: Literal["steps", "linear", "cosine"] = "steps"
+    """How the rate falls after that: in steps, or to zero at the end of the training."""
     decay_epochs: tuple[PositiveInt, ...] = (15,)
     """Epochs after which the learning rate is multiplied by `decay`."""
     decay: Positive = 0.1
-    clip: Positive | None = 2.0
-    """Longest gradient."""
+    clip: Annotated[Positive | None, CanBeNone] = 2.0
+    """Longest gradient; or "none"."""
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
     accumulate: PositiveInt = 1
     """Batches whose gradients are summed before a step."""
@@ -170,6 +194,7 @@ class Recipe(RecipeTable):
             raise ValueError("training.epochs is 0: use at least 1, or give finetune.epochs")
         if self.model.backbone and self.data.features:
             raise ValueError("give data.features or model.backbone, not both: features are final")
+        self._check_schedule()
         if self.offline and self.training.captions_per_image != 1:
             raise ValueError("offline negatives are mined for pairs: captions_per_image must be 1")
         if self.objective.memory and issubclass(model_info(self.model.name).build, PairScorer):
@@ -183,6 +208,17 @@ class Recipe(RecipeTable):
                 "`gradspace mine` writes"
             )
         return self
+
+    def _check_schedule(self) -> None:
+        training, finetune = self.training, self.finetune
+        if training.warm_up_steps and training.warm_up_share:
+            raise ValueError("give training.warm_up_steps or training.warm_up_share, not both")
+        decays = training.decay_epochs or (finetune and finetune.decay_epochs)
+        if training.schedule != "steps" and decays:
+            raise ValueError(
+                f'decay_epochs are for training.schedule = "steps": {training.schedule} falls '
+                "by itself"
+            )
 
     def _check_pretrained(self) -> None:
         model, takes = self.model, model_info(self.model.name).pretrained
@@ -200,6 +236,11 @@ class Recipe(RecipeTable):
             raise ValueError(
                 "model.pretrained reads images and captions by itself: leave model.backbone, "
                 "model.text_encoder and data.features out"
+            )
+        if (model.image_size or model.whole_images) and not model.backbone:
+            raise ValueError(
+                "model.image_size and model.whole_images say how model.backbone reads pictures: "
+                "give it too"
             )
         self._check_temperature()
 
@@ -255,52 +296,33 @@ def _with_published(raw: Mapping[str, Any]) -> Mapping[str, Any]:
         return raw  # which will be refused
     model, training, chosen = tables
     info = model_info(model.get("name", ModelRecipe().name))
-    filled = {**raw, "training": {**info.training, **training}}
+    published = dict(info.training)
+    data = raw.get("data", {})
+    if isinstance(data, Mapping) and not _reads_grids_or_sentences(model, data):
+        published |= info.words_and_features
+    if training.get("schedule", "steps") != "steps":
+        published["decay_epochs"] = []
+    filled = {**raw, "training": {**published, **training}}
     name = chosen.get("name", ObjectiveRecipe().name)
     if info.warm_up and "warm_up" not in chosen and objective(name).mined:
         filled["objective"] = {**chosen, "warm_up": info.warm_up}
     return filled
 
 
+def _reads_grids_or_sentences(model: Mapping[str, Any], data: Mapping[str, Any]) -> bool:
+    """Whether a transformers model reads the captions, or the images come as grids."""
+    pretrained = {"backbone", "text_encoder", "pretrained"} & model.keys()
+    return bool(pretrained) or data.get("regions") == "grid"
+
+
 def recipe_toml(recipe: Recipe) -> str:
     """The recipe as TOML, everything resolved."""
-    return tomli_w.dumps(recipe.model_dump(mode="json", exclude_none=True))
-
-
-def read_toml(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
-    except FileNotFoundError:
-        raise ValueError(f"there is no recipe {path}") from None
-    except IsADirectoryError:
-        raise ValueError(f"{path} is a folder: expected a recipe, a TOML file") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not a TOML file: {error}") from None
-
-
-def apply_override(raw: dict[str, Any], override: str) -> None:
-    """Apply `training.epochs=5`; the value is read as TOML where it can be, else as text."""
-    keys, equals, text = override.partition("=")
-    if not equals:
-        raise ValueError(f"--set takes table.key=value, got {override!r}")
-    try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        value = text
-    try:
-        set_key(raw, keys.strip(), value)
-    except ValueError as error:
-        raise ValueError(f"--set {override}: {error}") from None
-
-
-def set_key(raw: dict[str, Any], path: str, value: Any) -> None:
-    """Set `training.epochs` in nested tables."""
-    *tables, key = path.split(".")
-    for table in tables:
-        raw = raw.setdefault(table, {})
-        if not isinstance(raw, dict):
-            raise ValueError(f"{table} is not a table")
-    raw[key] = value
+    tables = recipe.model_dump(mode="json", exclude_none=True)
+    if recipe.training.clip is None:
+        tables["training"]["clip"] = NONE
+    if recipe.objective.warm_up is None and model_info(recipe.model.name).warm_up:
+        tables["objective"]["warm_up"] = NONE
+    return tomli_w.dumps(tables)
 
 
 def _explain(problem: Mapping[str, Any]) -> str:

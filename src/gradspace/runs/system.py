@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,16 +12,15 @@ import torch
 from torch import Tensor
 
 from gradspace.data.captions import Encode, Spans
-from gradspace.data.dataset import Dataset, Split
+from gradspace.data.dataset import Dataset, RegionKind, Split, regions_of
 from gradspace.data.inputs import FEATURES, PassageReading, PictureReading, Reading
 from gradspace.data.vocabulary import Vocabulary
 from gradspace.models import ImageInput, RetrievalModel, TextInput, build_model, model_info
-from gradspace.models.backbones import Backbone, evaluation_crop
+from gradspace.models.backbones import Backbone, evaluation_crop, training_crop
 from gradspace.models.blip import Blip, is_blip
 from gradspace.models.dual import DualEncoder
 from gradspace.models.dual_network import dual_tokenizer
 from gradspace.models.prepare.image_processor import ImageProcessor
-from gradspace.models.prepare.pictures import RandomCrop
 from gradspace.models.prepare.tokenizer import Tokenizer
 from gradspace.models.pretrained import Pretrained
 from gradspace.processes import choose_device, is_first
@@ -43,6 +42,8 @@ class System:
     device: torch.device
     feature_shape: tuple[int, ...] | None = None
     """Of one image's features; None where the model reads pixels or passages."""
+    feature_regions: RegionKind = "detector"
+    """What their regions are."""
     reading: Reading = FEATURES
     """How the images of a split become what the model reads, in evaluation."""
     training_reading: Reading = FEATURES
@@ -65,7 +66,7 @@ def prepare_system(run: Run, recipe: Recipe, dataset: Dataset, device: torch.dev
     if not run.last.exists():
         return new_system(recipe, dataset, run, device)
     _, record = load_tensors(run.last)
-    return empty_system(run, record["feature_shape"], device)
+    return empty_system(run, record, device)
 
 
 def new_system(recipe: Recipe, dataset: Dataset, run: Run, device: torch.device) -> System:
@@ -112,7 +113,7 @@ def load_system(folder: Path, device: torch.device | None = None) -> System:
     if not run.best.exists():
         raise ValueError(f"{folder} has no best.safetensors yet: train it for at least one epoch")
     tensors, record = load_tensors(run.best)
-    system = empty_system(run, record["feature_shape"], device or choose_device())
+    system = empty_system(run, record, device or choose_device())
     try:
         system.model.load_state_dict(without_prefix("model", tensors))
     except RuntimeError as error:
@@ -147,9 +148,9 @@ def pretrained_system(place: Path, device: torch.device) -> System:
     return system
 
 
-def empty_system(run: Run, feature_shape: Sequence[int] | None, device: torch.device) -> System:
-    """The system of a run, with weights still to be loaded."""
-    recipe = run.recipe()
+def empty_system(run: Run, record: Mapping[str, Any], device: torch.device) -> System:
+    """The system of a run, with the weights of the checkpoint of this record still to be loaded."""
+    recipe, feature_shape = run.recipe(), record["feature_shape"]
     if recipe.model.pretrained:
         place = run.folder / "pretrained"
         inputs = (
@@ -163,14 +164,18 @@ def empty_system(run: Run, feature_shape: Sequence[int] | None, device: torch.de
     elif feature_shape is None:
         image_input = ImageInput(backbone=run.folder / "backbone", pretrained=False)
     else:
-        image_input = ImageInput(shape=tuple(feature_shape))
+        regions = record.get("feature_regions", "detector")  # earlier runs took all for these
+        image_input = ImageInput(shape=tuple(feature_shape), regions=regions)
     words: Words
     if recipe.model.text_encoder:
         words = Tokenizer(run.folder / "tokenizer")
-        text_input = TextInput(encoder=run.folder / "text-encoder", pretrained=False)
+        encoder = run.folder / "text-encoder"
+        text_input = TextInput(
+            encoder=encoder, pretrained=False, mask=words.mask, pieces=words.pieces
+        )
     else:
         words = Vocabulary.load(run.folder / "vocabulary.json")
-        text_input = TextInput(vocabulary_size=len(words))
+        text_input = TextInput(vocabulary_size=len(words), mask=words.mask)
     return _assemble(recipe, image_input, text_input, words, device)
 
 
@@ -189,7 +194,8 @@ def _image_input(recipe: Recipe, train: Split) -> ImageInput:
             "the dataset has images and no features: set model.backbone to train from the images, "
             "or write features with `gradspace data features` and give them as data.features"
         )
-    return ImageInput(shape=train.features.shape)
+    regions = recipe.data.regions or regions_of(train.features)
+    return ImageInput(shape=train.features.shape, regions=regions)
 
 
 def _new_text_side(recipe: Recipe, train: Split, run: Run) -> tuple[Words, TextInput]:
@@ -198,11 +204,22 @@ def _new_text_side(recipe: Recipe, train: Split, run: Run) -> tuple[Words, TextI
         tokenizer = dual_tokenizer(network) if recipe.model.pretrained else Tokenizer(network)
         if is_first():
             tokenizer.save(run.folder / "tokenizer")
-        return tokenizer, TextInput(encoder=network)
-    vocabulary = Vocabulary.build([*train.captions, *(train.passages or ())])
+        return tokenizer, TextInput(encoder=network, mask=tokenizer.mask, pieces=tokenizer.pieces)
+    vocabulary = _vocabulary(recipe, train)
     if is_first():
         vocabulary.save(run.folder / "vocabulary.json")
-    return vocabulary, TextInput(vocabulary_size=len(vocabulary))
+    return vocabulary, TextInput(vocabulary_size=len(vocabulary), mask=vocabulary.mask)
+
+
+def _vocabulary(recipe: Recipe, train: Split) -> Vocabulary:
+    """The words of the training captions, or those that the weights of `init` were trained with."""
+    if recipe.init is not None:
+        known = open_run(recipe.init).folder / "vocabulary.json"
+        if known.is_file():
+            return Vocabulary.load(known)
+    captions = [*train.captions, *(train.passages or ())]
+    masks = model_info(recipe.model.name).build.masks_words
+    return Vocabulary.build(captions, punctuation=recipe.model.punctuation, mask=masks)
 
 
 def _assemble(
@@ -227,11 +244,14 @@ def _assemble(
     system = replace(system, spans=words.spans)
     backbones = [part for part in model.modules() if isinstance(part, Backbone)]
     if not backbones:
-        return replace(system, feature_shape=image_input.shape)
-    crop = evaluation_crop(backbones[0])
+        return replace(system, feature_shape=image_input.shape, feature_regions=image_input.regions)
+    pixels: dict[str, Any] = {
+        "size": recipe.model.image_size,
+        "whole": recipe.model.whole_images,
+    }
     return replace(
         system,
-        reading=PictureReading(crop),
-        training_reading=PictureReading(RandomCrop(size=crop.size)),
+        reading=PictureReading(evaluation_crop(backbones[0], **pixels)),
+        training_reading=PictureReading(training_crop(backbones[0], **pixels)),
         num_workers=num_workers,
     )

@@ -60,6 +60,7 @@ class Checkpoints:
             "scaler": parts.scaler.state_dict(),
             "times_alike": parts.collapse.times_alike,
             "feature_shape": parts.system.feature_shape,
+            "feature_regions": parts.system.feature_regions,
         }
         save_tensors(self.run.last, tensors, record)
         self.saved_at = time.monotonic()
@@ -94,10 +95,24 @@ class Checkpoints:
             "epoch": parts.state.epoch,
             "dev": report.to_dict() if report else None,
             "feature_shape": parts.system.feature_shape,
+            "feature_regions": parts.system.feature_regions,
         }
         self.run.forget_results()
         weights = with_prefix("model", parts.evaluated.model.state_dict())
         save_tensors(self.run.best, weights, record)
+
+    def take_best(self) -> None:
+        """Put the best weights so far into the model, where dev has told which they are."""
+        parts = self.parts
+        if parts.state.best_rsum < 0:
+            return
+        models = [parts.system.model, *([parts.average.module] if parts.average else [])]
+        if processes.is_first():
+            tensors, _ = load_tensors(self.run.best)
+            for model in models:
+                model.load_state_dict(without_prefix("model", tensors))
+        for model in models:
+            processes.copy_from_first(model.state_dict().values())
 
 
 def _restore_random(states: Mapping[str, Tensor], device: torch.device) -> None:

@@ -35,7 +35,7 @@ from gradspace.training.monitor import Monitor
 from gradspace.training.pair_batches import check_processes
 from gradspace.training.parts import MovingParts
 from gradspace.training.readings import Readings
-from gradspace.training.schedule import learning_rate, stages
+from gradspace.training.schedule import begins_fine_tuning, learning_rate, stages
 from gradspace.training.second_round import Mined, is_due, open_mined
 from gradspace.training.state import TrainingState
 from gradspace.training.stopping import Stopping, stop_signals
@@ -84,6 +84,7 @@ class Trainer:
         self.captions = EncodedCaptions(system.encode, dataset.splits["train"].captions)
         self.readings = Readings(system.device)
         self.log = TrainingLog(run, tensorboard=recipe.training.tensorboard)
+        self.steps_per_epoch = 0
 
     @property
     def state(self) -> TrainingState:
@@ -108,7 +109,11 @@ class Trainer:
                 self._save()
                 return self.state
             self._finish_epoch()
-            if self.state.epoch == end or self.checkpoints.are_due:
+            fine_tunes = begins_fine_tuning(self.recipe, self.state.epoch)
+            if fine_tunes:
+                self.checkpoints.take_best()
+            # Saved at once: an epoch from now the best weights may be others.
+            if fine_tunes or self.state.epoch == end or self.checkpoints.are_due:
                 self._save()
         return self.state
 
@@ -119,7 +124,9 @@ class Trainer:
             self.parts.start_epoch(epoch)
             self._mine_anew(epoch)
         batches = self.batches()
-        self.monitor.start_epoch(epoch, self.state.batch + len(batches), self.state.batch)
+        num_batches = self.state.batch + len(batches)
+        self.steps_per_epoch = num_batches // recipe.accumulate
+        self.monitor.start_epoch(epoch, num_batches, self.state.batch)
         self.system.model.train()
         for batch in batches:
             self.train_on(batch)
@@ -265,7 +272,7 @@ class Trainer:
     def _update(self, loss: Tensor) -> Tensor:
         """One step of the optimiser; the length of the gradient before clipping."""
         training, model = self.recipe.training, self.system.model
-        rate = learning_rate(self.recipe, self.state.epoch, self.state.step)
+        rate = self._learning_rate(self.state.step)
         for group in self.parts.optimizer.param_groups:
             group["lr"] = rate * group["factor"]
         processes.average_gradients(model.parameters())
@@ -281,6 +288,9 @@ class Trainer:
         self._advance(step=self.state.step + 1)
         return norm
 
+    def _learning_rate(self, step: int) -> float:
+        return learning_rate(self.recipe, self.state.epoch, step, self.steps_per_epoch)
+
     def _track(self, outcome: BatchOutcome, batch: Batch, value: Tensor, norm: Tensor) -> None:
         """Log what contributes to the gradient, in both directions, and how large it is."""
         found = self.batch_loss.contributions(outcome, batch)
@@ -290,7 +300,7 @@ class Trainer:
             epoch=self.state.epoch,
             loss=float(value),
             gradient=float(norm),
-            learning_rate=learning_rate(self.recipe, self.state.epoch, self.state.step - 1),
+            learning_rate=self._learning_rate(self.state.step - 1),
             **found,
         )
 

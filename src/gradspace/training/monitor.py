@@ -56,7 +56,7 @@ class Monitor:
     def started(self, report: RetrievalReport) -> None:
         """With the weights of another run."""
         if self.console is not None:
-            self.console.print("before training" + _on_dev(report), highlight=False)
+            self.console.print("before training" + _on_dev(report), markup=False, highlight=False)
 
     def start_epoch(self, epoch: int, num_batches: int, first_batch: int) -> None:
         epochs_after = self.num_epochs - epoch - 1
@@ -89,7 +89,7 @@ class Monitor:
             i2t, t2i = report.image_to_text.recall, report.text_to_image.recall
             self.recall = f"  R@1 {i2t[1]:.1f} | {t2i[1]:.1f}"
             line += _on_dev(report)
-        self.console.print(line, highlight=False)
+        self.console.print(line, markup=False, highlight=False)
 
 
 def _on_dev(report: RetrievalReport) -> str:

@@ -5,9 +5,10 @@ Nothing of it is state, so that a resumed run has the learning rate of an uninte
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
-from gradspace.runs.recipe import Recipe
+from gradspace.runs.recipe import Recipe, TrainingRecipe
 
 
 @dataclass(frozen=True)
@@ -41,10 +42,34 @@ def stage_of(recipe: Recipe, epoch: int) -> Stage:
     return next(stage for stage in stages(recipe) if epoch < stage.end)
 
 
-def learning_rate(recipe: Recipe, epoch: int, step: int) -> float:
-    """Of step `step` (counted from 0 over the whole run) in epoch `epoch`."""
-    stage = stage_of(recipe, epoch)
-    training = recipe.training
-    decays = sum(epoch - stage.first_epoch >= after for after in stage.decay_epochs)
+def begins_fine_tuning(recipe: Recipe, epoch: int) -> bool:
+    """Whether an epoch is the first with the backbone, after others without it."""
+    return any(stage.first_epoch == epoch for stage in stages(recipe)[1:])
+
+
+def learning_rate(recipe: Recipe, epoch: int, step: int, steps_per_epoch: int) -> float:
+    """Of step `step` (counted from 0 over the whole run) in epoch `epoch`.
+
+    It rises in a straight line, in every stage where that is a share of it, and at the beginning
+    where it is a number of steps. "linear" then falls to 0 in a straight line until the end of the
+    stage, "cosine" along half a wave; "steps" has it constant between `decay_epochs`.
+    """
+    stage, training = stage_of(recipe, epoch), recipe.training
     rising = min((step + 1) / training.warm_up_steps, 1) if training.warm_up_steps else 1
-    return stage.learning_rate * training.decay**decays * rising
+    done = step - stage.first_epoch * steps_per_epoch
+    total = stage.epochs * steps_per_epoch
+    warm_up = training.warm_up_share * total
+    if warm_up:
+        rising = min((done + 1) / warm_up, 1)
+    fallen = max(done - warm_up, 0) / max(total - warm_up, 1)
+    return stage.learning_rate * rising * _left(training, stage, epoch, min(fallen, 1))
+
+
+def _left(training: TrainingRecipe, stage: Stage, epoch: int, fallen: float) -> float:
+    """What is left of the rate where a share `fallen` of the way from the warm-up is done."""
+    if training.schedule == "linear":
+        return 1 - fallen
+    if training.schedule == "cosine":
+        return (1 + math.cos(math.pi * fallen)) / 2
+    decays = sum(epoch - stage.first_epoch >= after for after in stage.decay_epochs)
+    return training.decay**decays

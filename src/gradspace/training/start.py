@@ -80,7 +80,7 @@ def _train(
         dataset = keep_features(open_recipe(recipe.data, progress, run=run.folder), chosen)
     system = prepare_system(run, recipe, dataset, chosen)
     names = f"{recipe.model.name}, {recipe.objective.name}"
-    say.print(f"{describe(dataset)}\n{names} -> {run.folder}")
+    say.print(f"{describe(dataset)}\n{names} -> {run.folder}", markup=False)
     with Monitor(console, stages(recipe)[-1].end) as monitor:
         progress_made = train_run(recipe, dataset, system, run, monitor)
     if progress_made.epoch < stages(recipe)[-1].end:
@@ -100,7 +100,7 @@ def _train(
 
 
 def _tell(console: Console, sentence: str) -> None:
-    console.print(sentence, highlight=False, soft_wrap=True)
+    console.print(sentence, markup=False, highlight=False, soft_wrap=True)
 
 
 def _rsum_at_start(run: Run) -> float:

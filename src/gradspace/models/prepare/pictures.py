@@ -36,9 +36,7 @@ class RandomCrop:
         left, top, width, height = self._part(image.width, image.height, rng)
         part = image.crop((left, top, left + width, top + height))
         part = part.resize((self.size, self.size), self.resample)
-        if rng.random() < 0.5:
-            part = part.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-        return _bytes_of(part)
+        return _bytes_of(_flipped(part, rng))
 
     def _part(self, width: int, height: int, rng: np.random.Generator) -> tuple[int, int, int, int]:
         """Left, top, width and height."""
@@ -80,6 +78,47 @@ class CentreCrop:
         width, height = (self.resize * side // min(size) for side in size)
         left, top = round((width - self.size) / 2), round((height - self.size) / 2)
         return (width, height), (left, top, left + self.size, top + self.size)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WholePicture:
+    """For evaluation: the whole picture squeezed into a square, as VSE-infinity reads grids."""
+
+    size: int = 224
+    resample: Image.Resampling = Image.Resampling.BILINEAR
+
+    def __call__(self, image: Image.Image, rng: np.random.Generator | None = None) -> Tensor:
+        return _bytes_of(image.resize((self.size, self.size), self.resample))
+
+    def box(self, size: tuple[int, int]) -> CropBox:
+        """All of a picture."""
+        return 0.0, 0.0, 1.0, 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomPart:
+    """For training: a part of the picture of its shape, squeezed into a square, flipped at random.
+
+    The sides of the part are a share of the picture's, the same one for both, drawn from `share`.
+    """
+
+    size: int = 224
+    share: tuple[float, float] = (0.6, 1.0)
+    resample: Image.Resampling = Image.Resampling.BILINEAR
+
+    def __call__(self, image: Image.Image, rng: np.random.Generator) -> Tensor:
+        share = rng.uniform(*self.share)
+        width, height = (max(1, int(side * share)) for side in image.size)
+        left = int(rng.integers(image.width - width + 1))
+        top = int(rng.integers(image.height - height + 1))
+        part = image.crop((left, top, left + width, top + height))
+        part = part.resize((self.size, self.size), self.resample)
+        return _bytes_of(_flipped(part, rng))
+
+
+def _flipped(image: Image.Image, rng: np.random.Generator) -> Image.Image:
+    """Left to right, half of the time."""
+    return image.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if rng.random() < 0.5 else image
 
 
 def _bytes_of(image: Image.Image) -> Tensor:

@@ -49,6 +49,19 @@ class Tokenizer:
             row[: len(values)] = torch.tensor(values)
         return tokens, lengths
 
+    @property
+    def mask(self) -> int | None:
+        """The token of a masked word; the unknown one where there is none for it."""
+        found: int | None = self._tokenizer.mask_token_id
+        unknown: int | None = self._tokenizer.unk_token_id
+        return unknown if found is None else found
+
+    @property
+    def pieces(self) -> tuple[int, ...]:
+        """Tokens that go on with the word before them, as BERT's tokenizer marks them."""
+        known: dict[str, int] = self._tokenizer.get_vocab()
+        return tuple(sorted(token for word, token in known.items() if word.startswith("##")))
+
     def spans(self, caption: str) -> list[Span | None]:
         """Where in the caption the word of every token is; None for marks and padding.
 
