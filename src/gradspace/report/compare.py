@@ -18,6 +18,7 @@ from gradspace.comparison.published import load_published
 from gradspace.comparison.recipe import Comparison, load_comparison
 from gradspace.comparison.study import Tried, save_heat_map, tried_points
 from gradspace.comparison.tables import View
+from gradspace.comparison.varied import check_overrides, leave_out_doubles
 from gradspace.data.feature_files import FeatureFile
 from gradspace.models.features import extract_features
 from gradspace.processes import choose_device
@@ -143,12 +144,15 @@ def make_plan(
     changes, notes = list(overrides), list[str]()
     if data is not None:
         chosen, notes = on_data(chosen, data)
+    check_overrides(chosen, str(recipe), overrides, small=small)
+    if data is not None:
         of_data = [change for change in changes if change.startswith("data.")]
         own = load_recipe(overrides=of_data).data.model_copy(update={"source": data})
         if features is not None and own.features is None:
             changes += _read_features(own, folder, features)
     notes += ([SMALL] if small else []) + changes
-    grid = cells(chosen, str(recipe), overrides=changes, small=small)
+    grid, doubles = leave_out_doubles(cells(chosen, str(recipe), overrides=changes, small=small))
+    notes += doubles
     published = recipe.parent / chosen.published if chosen.published else None
     return ComparisonPlan(chosen, recipe.stem, folder, grid, published, notes)
 
