@@ -30,4 +30,10 @@ def progress_bar(what: str) -> Iterator[Progressed]:
     shown = errors.is_terminal
     with Progress(*columns, console=errors, transient=True, disable=not shown) as bar:
         task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+        def move(done: int, total: int) -> None:
+            if done < bar.tasks[0].completed:  # a second pass, whose time is estimated anew
+                bar.reset(task)
+            bar.update(task, completed=done, total=total)
+
+        yield move
