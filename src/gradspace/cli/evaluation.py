@@ -12,6 +12,7 @@ import typer
 from gradspace import processes
 from gradspace.cli import options
 from gradspace.cli.shared import console, process_group, progress_bar
+from gradspace.files import check_file
 from gradspace.runs.data import run_split
 from gradspace.runs.evaluate import Evaluation, evaluate
 from gradspace.runs.model import LoadedModel, load
@@ -100,6 +101,7 @@ def embed(
     device: options.Device = None,
 ) -> None:
     """Write the embeddings of a split, or of your own sentences and pictures."""
+    check_file(out)
     with process_group():
         if texts or images:
             found = _own_embeddings(load(run, device), texts or [], images or [])

@@ -83,7 +83,7 @@ def _task(cell: Cell, runs: Path, comparison: Comparison) -> Task:
 
 def _is_finished(cell: Cell, out: Path, comparison: Comparison) -> bool:
     run = Run(cell.folder(out / "runs"))
-    if not run.recipe_file.exists():
+    if not (run.has_begun or run.failure.exists()):
         return False
     if run.recipe() != cell.recipe_in(out / "runs"):
         raise ValueError(

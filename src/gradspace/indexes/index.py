@@ -18,7 +18,7 @@ from typing import Any
 from PIL import Image
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from gradspace.files import write_atomically
+from gradspace.files import check_folder, write_atomically
 from gradspace.indexes.collection import Collection, identity, open_collection
 from gradspace.indexes.contract import Engine, Kind
 from gradspace.indexes.engines import absolute_address, open_engine
@@ -142,6 +142,8 @@ def _check_place(folder: Path) -> None:
     for place in (folder, *folder.parents):
         if place.is_file():
             raise ValueError(f"{place} is a file, and an index is a folder: choose another --out")
+    if not (folder / "index.json").exists():
+        check_folder(folder, "an index", ("segments", "thumbnails"))
     segments = folder / "segments" / "segments.json"
     if segments.exists() and not (folder / "index.json").exists():
         raise ValueError(

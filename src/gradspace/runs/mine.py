@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gradspace.data.dataset import Dataset, Split
+from gradspace.files import check_file
 from gradspace.mining import (
     MinedLists,
     mine_exact,
@@ -66,12 +67,13 @@ def mine(
         proposals: times as many as are listed, by `propose`.
     """
     place, chosen = Path(source), None
+    of_run = place / "lists.safetensors" if place.is_dir() else place.with_suffix(".lists")
+    path = Path(out) if out else of_run
+    check_file(path)
     if place.is_dir():
         found, chosen, about = _represent(place, split, data, features, device, show)
     else:
         found, about = load_embeddings(place), {"embeddings": place.name}
-    of_run = place / "lists.safetensors" if place.is_dir() else place.with_suffix(".lists")
-    path = Path(out) if out else of_run
     lengths: dict[str, Any] = {"top_texts": top_texts, "top_images": top_images}
     if approximate and propose is None:
         lists = _approximately(path, found, lengths, about, show)

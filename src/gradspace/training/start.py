@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from math import inf
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
 
 from gradspace import processes
@@ -15,7 +17,7 @@ from gradspace.data.dataset import Dataset
 from gradspace.data.resident import keep_features
 from gradspace.progress import Show, silently
 from gradspace.runs.data import open_recipe
-from gradspace.runs.folder import Run, create_run, open_run
+from gradspace.runs.folder import Run, check_free, open_run, started_run
 from gradspace.runs.recipe import Recipe, load_recipe, make_recipe
 from gradspace.runs.system import prepare_system
 from gradspace.training.loop import train_run
@@ -49,8 +51,18 @@ def train(
     """
     if resume is not None and (recipe is not None or out is not None):
         raise ValueError("--resume takes everything from the run: leave the other options out")
-    run = open_run(Path(resume)) if resume is not None else _new_run(_as_recipe(recipe), out)
-    if not _train(run, run.recipe(), device, console, show):
+    chosen = processes.choose_device(device)
+    if resume is not None:
+        run = open_run(Path(resume))
+        done = _train(run, _open(run.recipe(), chosen, show), chosen, console)
+    else:
+        new = _as_recipe(recipe)
+        folder = Path(out) if out else default_folder(new)
+        check_free(folder)
+        dataset = _open(new, chosen, show)
+        with _new_run(folder, new) as run:
+            done = _train(run, dataset, chosen, console)
+    if not done:
         raise KeyboardInterrupt
     return run
 
@@ -63,21 +75,26 @@ def _as_recipe(given: Recipe | Mapping[str, Any] | str | Path | None) -> Recipe:
     return load_recipe(None if given is None else Path(given))
 
 
-def _new_run(recipe: Recipe, out: str | Path | None) -> Run:
+@contextmanager
+def _new_run(folder: Path, recipe: Recipe) -> Iterator[Run]:
     """Let the first process make a run, in a folder that it chooses for all."""
-    if processes.is_first():
-        out = create_run(Path(out) if out else default_folder(recipe), recipe).folder
-    return Run(Path(processes.from_first(str(out))))
+    if not processes.is_first():
+        yield Run(Path(processes.from_first("")))
+        return
+    with started_run(folder, recipe) as run:
+        processes.from_first(str(folder))
+        yield run
 
 
-def _train(
-    run: Run, recipe: Recipe, device: str | None, console: Console | None, show: Show
-) -> bool:
-    """Train, showing how it goes; whether it got to its end."""
-    chosen, say = processes.choose_device(device), console or Console(quiet=True)
+def _open(recipe: Recipe, device: torch.device, show: Show) -> Dataset:
     with show("reading data") as progress:
-        dataset = keep_features(open_recipe(recipe.data, progress), chosen)
-    system = prepare_system(run, recipe, dataset, chosen)
+        return keep_features(open_recipe(recipe.data, progress), device)
+
+
+def _train(run: Run, dataset: Dataset, device: torch.device, console: Console | None) -> bool:
+    """Train, showing how it goes; whether it got to its end."""
+    recipe, say = run.recipe(), console or Console(quiet=True)
+    system = prepare_system(run, recipe, dataset, device)
     names = f"{recipe.model.name}, {recipe.objective.name}"
     say.print(f"{describe(dataset)}\n{names} -> {run.folder}")
     with Monitor(console, stages(recipe)[-1].end) as monitor:
