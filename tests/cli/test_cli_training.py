@@ -221,6 +221,15 @@ def test_a_start_that_no_epoch_improves(
     assert (f"{trained.folder} is still the best" in capsys.readouterr().out) == said
 
 
+@pytest.mark.parametrize(("name", "said"), [("constant/sigmoid", True), ("triplet-hard", False)])
+def test_what_goal_shows_is_called_no_loss(
+    name: str, said: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = small_recipe(objective={"name": name}, training={"epochs": 1})
+    train(recipe, out=tmp_path / "run", device="cpu", console=Console(width=1000))
+    assert ("GOAL has no loss, only a gradient: shown as loss" in capsys.readouterr().out) == said
+
+
 def test_problems_are_listed_and_stop_training(photos: Path, tmp_path: Path) -> None:
     whole = (photos / "images" / "3.png").read_bytes()
     (photos / "images" / "3.png").write_bytes(whole[: len(whole) // 2])

@@ -18,7 +18,7 @@ from gradspace.data.resident import keep_features
 from gradspace.progress import Show, silently
 from gradspace.runs.data import open_recipe
 from gradspace.runs.folder import Run, check_free, open_run, started_run
-from gradspace.runs.recipe import Recipe, load_recipe, make_recipe
+from gradspace.runs.recipe import Recipe, build_objective, load_recipe, make_recipe
 from gradspace.runs.system import prepare_system
 from gradspace.training.loop import train_run
 from gradspace.training.monitor import Monitor
@@ -97,6 +97,8 @@ def _train(run: Run, dataset: Dataset, device: torch.device, console: Console | 
     system = prepare_system(run, recipe, dataset, device)
     names = f"{recipe.model.name}, {recipe.objective.name}"
     say.print(f"{describe(dataset)}\n{names} -> {run.folder}")
+    if note := build_objective(recipe).value_note:
+        _tell(say, note)
     with Monitor(console, stages(recipe)[-1].end) as monitor:
         progress_made = train_run(recipe, dataset, system, run, monitor)
     if progress_made.epoch < stages(recipe)[-1].end:
