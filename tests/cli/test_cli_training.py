@@ -256,6 +256,15 @@ def test_bad_requests_are_one_sentence(trained: Run, tmp_path: Path) -> None:
         assert message in refused(*arguments)
 
 
+def test_a_finished_run_says_how_to_train_on(trained: Run, tmp_path: Path) -> None:
+    told = here("train", "--resume", trained.folder).stdout.replace("\n", " ")
+    command = f"train {trained.recipe_file} --init {trained.folder}"
+    assert f"all 2 epochs of {trained.folder} are done; to train on from its best" in told
+    assert f"gradspace {command} done: gradspace evaluate" in told
+    assert here(*command.split(), "--out", tmp_path / "more").returncode == 0
+    assert Run(tmp_path / "more").recipe().init == trained.folder
+
+
 def test_weights_of_another_run_are_named(trained: Run, tmp_path: Path) -> None:
     wider = train_small(tmp_path / "wider", model={"width": 24}, training={"epochs": 1})
     shutil.copyfile(trained.best, wider.best)

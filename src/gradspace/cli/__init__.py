@@ -15,6 +15,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from gradspace.cli.misuse import USAGE_ERROR, explain_misuse
+
 COMMANDS = {
     "demo": (
         "demo",
@@ -123,17 +125,22 @@ def main() -> None:
 def _run(arguments: list[str]) -> int | str | None:
     """The exit code."""
     debug = "--debug" in arguments
+    given = [argument for argument in arguments if argument != "--debug"]
     try:
-        app([argument for argument in arguments if argument != "--debug"], prog_name="gradspace")
+        code = app(given, prog_name="gradspace", standalone_mode=False)
     except KeyboardInterrupt:
         return 130
+    except USAGE_ERROR as error:
+        if told := explain_misuse(error, given):
+            print(f"gradspace: {told}", file=sys.stderr)
+        return 2
     except Exception as error:
         if debug:
             traceback.print_exc()
         else:
             print(f"gradspace: {_sentence(error)}", file=sys.stderr)
         return 1
-    return 0
+    return code if isinstance(code, int) else 0
 
 
 def _sentence(error: Exception) -> str:

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from gradspace.cli import recipe_keys
+
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 Device = Annotated[
     str | None, typer.Option(help="cpu or cuda; the GPU by default where there is one.")
@@ -35,9 +37,13 @@ Model = Annotated[
 # --- train --------------------------------------------------------------------------------------
 
 RecipeFile = Annotated[Path | None, typer.Argument(help="A TOML file; see docs/train.md.")]
-ModelName = Annotated[str | None, typer.Option(help="Short for --set model.name=...")]
+ModelName = Annotated[
+    str | None, typer.Option(help=f"Short for --set model.name=...: {recipe_keys.MODELS}.")
+]
 DataName = Annotated[str | None, typer.Option(help="Short for --set data.source=...")]
-ObjectiveName = Annotated[str | None, typer.Option(help="Short for --set objective.name=...")]
+ObjectiveName = Annotated[
+    str | None, typer.Option(help=f"Short for --set objective.name=...: {recipe_keys.OBJECTIVES}.")
+]
 Batch = Annotated[int | None, typer.Option(min=1, help="Short for --set training.batch_size=...")]
 Chunk = Annotated[
     int | None,
@@ -59,13 +65,16 @@ Init = Annotated[
 ]
 Overrides = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="TABLE.KEY=VALUE", help="Change any key of the recipe."),
+    typer.Option(
+        "--set", metavar="TABLE.KEY=VALUE", help="Change any key of the recipe: they are below."
+    ),
 ]
 RunFolder = Annotated[
     Path | None, typer.Option(help="Folder of the run; runs/MODEL-OBJECTIVE-SEED by default.")
 ]
 Resume = Annotated[
-    Path | None, typer.Option(metavar="RUN", help="Go on with a run that was stopped.")
+    Path | None,
+    typer.Option(metavar="RUN", help="Go on with a run that was stopped."),
 ]
 NumProcesses = Annotated[
     int | None,
@@ -139,7 +148,11 @@ Check = Annotated[
 Seeds = Annotated[int | None, typer.Option(min=1, help="Runs per cell of the table.")]
 Changes = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="TABLE.KEY=VALUE", help="Change a key of every run."),
+    typer.Option(
+        "--set",
+        metavar="TABLE.KEY=VALUE",
+        help="Change a key of every run: `gradspace train --help` has all keys.",
+    ),
 ]
 ComparisonFolder = Annotated[
     Path | None, typer.Option(help="Folder of the comparison; comparisons/RECIPE by default.")

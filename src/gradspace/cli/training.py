@@ -8,13 +8,14 @@ import typer
 
 from gradspace import processes
 from gradspace.cli import options
+from gradspace.cli.recipe_keys import describe_keys
 from gradspace.cli.shared import console, process_group, progress_bar
 from gradspace.runs.recipe import load_recipe
 from gradspace.training.start import train
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command("train")(train_command)
+    app.command("train", epilog=describe_keys())(train_command)
 
 
 def train_command(

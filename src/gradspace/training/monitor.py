@@ -63,6 +63,11 @@ class Monitor:
     ) -> None:
         self._bar.stop()
 
+    @property
+    def has_trained(self) -> bool:
+        """Was there anything left to train?"""
+        return self._batches_done > 0
+
     def started(self, report: RetrievalReport) -> None:
         """With the weights of another run."""
         if self.console is not None:

@@ -113,6 +113,12 @@ def _train(run: Run, dataset: Dataset, device: torch.device, console: Console | 
             say,
             f"no epoch is better on dev than what it began with: {recipe.init} is still the best",
         )
+    if not monitor.has_trained:
+        _tell(
+            say,
+            f"all {stages(recipe)[-1].end} epochs of {run.folder} are done; to train on from its "
+            f"best weights: gradspace train {run.recipe_file} --init {run.folder}",
+        )
     _tell(say, f"done: gradspace evaluate {run.folder}")
     return True
 
