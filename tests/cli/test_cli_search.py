@@ -7,12 +7,12 @@ import shutil
 from pathlib import Path
 
 import pytest
-from commands import refused
+from commands import here, refused
 from indexes.made_photos import write_photos
 from small_runs import train_small
 from typer.testing import CliRunner
 
-from gradspace.cli import _run, app
+from gradspace.cli import app
 from gradspace.indexes import make
 
 
@@ -175,16 +175,12 @@ def test_the_index_of_another_model(model: Path, photos: Path, tmp_path: Path) -
 
 
 def test_ctrl_c_says_how_to_go_on(
-    model: Path,
-    photos: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    model: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(make, "update_index", interrupted)
-    with pytest.raises(SystemExit, match="130"):
-        _run(["index", str(model), str(photos), "--out", str(tmp_path / "index")])
-    assert "the same command goes on" in capsys.readouterr().err
+    done = here("index", model, photos, "--out", tmp_path / "index")
+    told = "gradspace: stopped; what is indexed is kept, and the same command goes on\n"
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", told)

@@ -75,7 +75,6 @@ def run_demo(folder: Path, console: Console) -> None:
     plan = ComparisonPlan(comparison, "report", folder, cells(comparison, "demo"))
     done = run_plan(plan, console=console)
     if done.runs.stopped:
-        console.print("stopped; the demo goes on from here when it is started again")
         raise KeyboardInterrupt
     *paths, report = done.paths
     console.print("Retrieval on 500 test images, in percent, mean ± standard deviation over seeds")

@@ -55,24 +55,20 @@ def index_command(
     Started again it embeds only what is new or has changed, and removes what is gone. It can be
     interrupted at any moment: what is indexed is found, and the next start goes on.
     """
-    try:
-        made = index(
-            model,
-            source,
-            out=out,
-            split=split,
-            features=features,
-            metadata=metadata,
-            name=name,
-            engine=engine,
-            approximate=approximate,
-            num_workers=num_workers,
-            device=device,
-            show=progress_bar,
-        )
-    except KeyboardInterrupt:
-        errors.print("stopped; what is indexed is kept, and the same command goes on")
-        raise
+    made = index(
+        model,
+        source,
+        out=out,
+        split=split,
+        features=features,
+        metadata=metadata,
+        name=name,
+        engine=engine,
+        approximate=approximate,
+        num_workers=num_workers,
+        device=device,
+        show=progress_bar,
+    )
     if as_json:
         shown = {"index": str(out), "items": len(made), **vars(made.update), "recall": made.recall}
         print(json.dumps(shown))

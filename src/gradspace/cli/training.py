@@ -48,12 +48,13 @@ def train_command(
         "init": init,
     }
     changes = [*(f"{k}={v}" for k, v in short.items() if v is not None), *(overrides or [])]
-    stopped = False
+    stopped = None
     with process_group():
         new = recipe is not None or changes or resume is None
         chosen = load_recipe(recipe, changes) if new else None
         try:
             train(chosen, out=out, resume=resume, device=device, console=console, show=progress_bar)
-        except KeyboardInterrupt:
-            stopped = True  # which all processes do together, and leave the group together
-    raise typer.Exit(130 if stopped else 0)
+        except KeyboardInterrupt as error:
+            stopped = error  # which all processes do together, and leave the group together
+    if stopped is not None:
+        raise stopped

@@ -178,8 +178,11 @@ def run_plan(
     for note in plan.notes:
         say.print(f"  {note}", style="dim", highlight=False, soft_wrap=True)
     done = run_cells(chosen, plan.grid, plan.folder, devices=devices, most=jobs, console=say)
+    if not done.entries and done.stopped and not done.failed:
+        raise KeyboardInterrupt("stopped before a run was done; the same command goes on")
     if not done.entries:
-        raise ValueError(_nothing(done))
+        cell, problem = done.failed[0]
+        raise ValueError(f"no run came to its end; the first that failed is {cell}: {problem}")
     findings = find_out(view, done.entries)
     paths = save_findings(plan.folder, done.entries, findings, plan.name)
     tried = _tried(plan, done)
@@ -221,13 +224,6 @@ def _tried(plan: ComparisonPlan, done: Compared) -> list[Tried]:
     if not plan.comparison.parameters:
         return []
     return tried_points(done.entries, {cell.objective: cell.point for cell in plan.grid})
-
-
-def _nothing(done: Compared) -> str:
-    if done.failed:
-        cell, problem = done.failed[0]
-        return f"no run came to its end; the first that failed is {cell}: {problem}"
-    return "stopped before a run was done; the same command goes on from here"
 
 
 def _devices(name: str | None) -> list[torch.device]:

@@ -54,16 +54,14 @@ def train(
     chosen = processes.choose_device(device)
     if resume is not None:
         run = open_run(Path(resume))
-        done = _train(run, _open(run.recipe(), chosen, show), chosen, console)
+        _train(run, _open(run.recipe(), chosen, show), chosen, console)
     else:
         new = _as_recipe(recipe)
         folder = Path(out) if out else default_folder(new)
         check_free(folder)
         dataset = _open(new, chosen, show)
         with _new_run(folder, new) as run:
-            done = _train(run, dataset, chosen, console)
-    if not done:
-        raise KeyboardInterrupt
+            _train(run, dataset, chosen, console)
     return run
 
 
@@ -91,24 +89,25 @@ def _open(recipe: Recipe, device: torch.device, show: Show) -> Dataset:
         return keep_features(open_recipe(recipe.data, progress), device)
 
 
-def _train(run: Run, dataset: Dataset, device: torch.device, console: Console | None) -> bool:
-    """Train, showing how it goes; whether it got to its end."""
+def _train(run: Run, dataset: Dataset, device: torch.device, console: Console | None) -> None:
+    """Train to the end, showing how it goes; a KeyboardInterrupt says how to go on."""
     recipe, say = run.recipe(), console or Console(quiet=True)
     system = prepare_system(run, recipe, dataset, device)
     names = f"{recipe.model.name}, {recipe.objective.name}"
     say.print(f"{describe(dataset)}\n{names} -> {run.folder}")
     if note := build_objective(recipe).value_note:
         _tell(say, note)
-    with Monitor(console, stages(recipe)[-1].end) as monitor:
-        progress_made = train_run(recipe, dataset, system, run, monitor)
-    if progress_made.epoch < stages(recipe)[-1].end:
-        _tell(
-            say,
-            f"stopped after {progress_made.step} steps; go on with "
-            f"gradspace train --resume {run.folder}",
-        )
-        return False
-    if recipe.init is not None and progress_made.best_rsum <= _rsum_at_start(run):
+    end, again = stages(recipe)[-1].end, f"go on with gradspace train --resume {run.folder}"
+    try:
+        with Monitor(console, end) as monitor:
+            state = train_run(recipe, dataset, system, run, monitor)
+    except KeyboardInterrupt:
+        if not run.last.exists():
+            raise
+        raise KeyboardInterrupt(f"stopped at once, after the last checkpoint; {again}") from None
+    if state.epoch < end:
+        raise KeyboardInterrupt(f"stopped after {state.step} steps; {again}")
+    if recipe.init is not None and state.best_rsum <= _rsum_at_start(run):
         _tell(
             say,
             f"no epoch is better on dev than what it began with: {recipe.init} is still the best",
@@ -116,11 +115,10 @@ def _train(run: Run, dataset: Dataset, device: torch.device, console: Console | 
     if not monitor.has_trained:
         _tell(
             say,
-            f"all {stages(recipe)[-1].end} epochs of {run.folder} are done; to train on from its "
+            f"all {end} epochs of {run.folder} are done; to train on from its "
             f"best weights: gradspace train {run.recipe_file} --init {run.folder}",
         )
     _tell(say, f"done: gradspace evaluate {run.folder}")
-    return True
 
 
 def _tell(console: Console, sentence: str) -> None:
