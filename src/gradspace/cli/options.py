@@ -21,6 +21,9 @@ Features = Annotated[
     Path | None,
     typer.Option(help="Features of other data than the run was trained on, or in another place."),
 ]
+OtherSplit = Annotated[
+    str | None, typer.Option("--split", help="train, dev or test, which is the default.")
+]
 SplitName = Annotated[str, typer.Option("--split", help="train, dev or test.")]
 Runs = Annotated[
     list[Path],
@@ -91,7 +94,9 @@ Propose = Annotated[
         metavar="RUN", help="A run that embeds: RUN, which scores pairs, orders its candidates."
     ),
 ]
-Top = Annotated[int, typer.Option(min=1, help="How many --propose gives to each query.")]
+Top = Annotated[
+    int | None, typer.Option(min=1, help="How many --propose gives to each query; 100 by default.")
+]
 Rerank = Annotated[
     int | None,
     typer.Option(min=1, help="Re-rank the run's own top N, by a run that embeds and scores pairs."),
@@ -111,7 +116,10 @@ Approximately = Annotated[
 Audit = Annotated[
     bool, typer.Option("--audit", help="Count the false negatives among what is listed.")
 ]
-Proposals = Annotated[int, typer.Option(min=1, help="Times as many as are listed, by --propose.")]
+Proposals = Annotated[
+    int | None,
+    typer.Option(min=1, help="Times as many as are listed, by --propose; 2 by default."),
+]
 
 # --- compare ------------------------------------------------------------------------------------
 
@@ -173,7 +181,7 @@ IndexSource = Annotated[
 IndexFolder = Annotated[
     Path, typer.Option(help="Folder of the index: new, or to bring up to date.")
 ]
-IndexSplit = Annotated[str, typer.Option(help="Which split of a dataset.")]
+IndexSplit = Annotated[str | None, typer.Option(help="Which split of a dataset; test by default.")]
 Metadata = Annotated[
     Path | None,
     typer.Option(help="CSV with a column path and others, for photos: see `search --where`."),

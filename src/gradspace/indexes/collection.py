@@ -39,6 +39,8 @@ class Collection:
     items: Sequence[Item]
     problems: Sequence[str] = ()
     """One sentence for each file that is left out."""
+    notes: Sequence[str] = ()
+    """What is surprising about it, a sentence each."""
 
     def image(self, key: str) -> int:
         """The place of an image in the split."""
@@ -99,7 +101,22 @@ def photo_folder(folder: Path, metadata: Path | str | None = None) -> Collection
     record = {"photos": str(folder.resolve())}
     if metadata:
         record["metadata"] = str(Path(metadata).resolve())
-    return Collection(record, _split(folder.name, images=names, stored=images), items, problems)
+    split = _split(folder.name, images=names, stored=images)
+    notes = _unmatched(Path(metadata), folder, known, files) if metadata else []
+    return Collection(record, split, items, problems, notes)
+
+
+def _unmatched(
+    table: Path, folder: Path, known: Mapping[str, object], files: Mapping[str, object]
+) -> list[str]:
+    """A note on paths of a table that are those of no photo."""
+    without = [path for path in known if path not in files]
+    if not without:
+        return []
+    return [
+        f"{len(without)} of {len(known)} paths in {table} match no photo in {folder}, the first is "
+        f"{without[0]!r}"
+    ]
 
 
 def is_text(name: str) -> bool:

@@ -137,6 +137,8 @@ def make_plan(
 ) -> ComparisonPlan:
     """Resolve a comparison into its grid; `features` are computed where it is given."""
     chosen, root = load_comparison(recipe)
+    if data is None and features is not None and features.backbone is not None:
+        raise ValueError("--backbone is of --data, whose features it computes: leave it out")
     small = data == "scenes" if small is None else small
     if small:
         seeds = seeds or min(chosen.seeds, MAX_SMALL_SEEDS)
