@@ -105,6 +105,18 @@ def test_the_time_left_is_estimated_anew_for_a_second_pass(
         assert bars[0].tasks[0].time_remaining == pytest.approx(20, abs=2)
 
 
+def test_what_is_piped_is_not_wrapped(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    line = "wrote " + "/a/long/path" * 20
+    shared.console.print(line)
+    assert capsys.readouterr().out == f"{line}\n"
+    monkeypatch.setenv("COLUMNS", "40")
+    shared.console.print(line)
+    assert max(map(len, capsys.readouterr().out.splitlines())) == 40
+
+
 def test_output_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     failed = here("analyse", "diagram", "circle/linear", "--out", tmp_path / "file" / "d")

@@ -20,7 +20,7 @@ from gradspace.comparison.tables import View, as_rich, make_tables
 from gradspace.objectives import list_objectives, objective
 from gradspace.processes import choose_device
 from gradspace.runs.data import open_recipe
-from gradspace.runs.numbers import ARROWS, COCOS
+from gradspace.runs.numbers import ARROWS, COCOS, COCOS_SPREAD
 from gradspace.scores.tiles import blocks
 
 app = typer.Typer(help="What an objective does: weights, diagrams, contributing samples.")
@@ -107,6 +107,7 @@ def run_analysis(
         rows = [row for entry in entries for row in entry.rows()]
         print(json.dumps([vars(row) for row in rows], indent=2))
         return
+    console.print(COCOS_SPREAD, highlight=False)
     for table in make_tables(View("", COCOS), entries, {}):
         console.print(*as_rich(table, console.width), sep="\n")
 

@@ -71,10 +71,12 @@ def evaluate_command(
 
 def _show(found: Evaluation, title: str, eccv: bool) -> None:
     folds = f", mean of {found.folds} folds" if found.folds > 1 else ""
-    console.print(f"{title}{folds}", highlight=False)
+    console.print(f"{title}{folds}; recalls and mAP in percent", highlight=False)
     console.print(str(found.report), highlight=False)
-    console.print("pairs by cross-retrieval rank:", highlight=False)
-    ranks = "  ".join(f"{rank}: {count:g}" for rank, count in found.report.cross_rank.items())
+    total = sum(found.report.cross_rank.values())
+    console.print("pairs by cross-retrieval rank, in percent:", highlight=False)
+    shares = {rank: 100 * count / total for rank, count in found.report.cross_rank.items()}
+    ranks = "  ".join(f"{rank}: {share:.1f}" for rank, share in shares.items())
     console.print(f"  {ranks}", highlight=False)
     if found.true_report is not None:
         console.print("\nwith every caption that is true of an image as its positive:")

@@ -31,7 +31,7 @@ from gradspace.runs.analysis import load_analysis
 from gradspace.runs.data import open_recipe
 from gradspace.runs.finish import evaluate_run
 from gradspace.runs.folder import Run
-from gradspace.runs.numbers import ARROWS, RECALLS, SECONDS
+from gradspace.runs.numbers import ARROWS, COCOS, RECALLS, SECONDS
 from gradspace.runs.results import load_results
 from gradspace.training.schedule import stages
 
@@ -110,6 +110,8 @@ class Findings:
     tables: list[ResultTable]
     verdicts: list[str]
     tests: Tests
+    counts: bool = False
+    """Do the tables have counts of COCOS?"""
 
 
 def find_out(view: View, entries: Sequence[Entry]) -> Findings:
@@ -121,7 +123,8 @@ def find_out(view: View, entries: Sequence[Entry]) -> Findings:
             way, _, rest = metric.partition(" ")
             name = f"{rest} {ARROWS[way]}" if way in ARROWS else metric
             verdicts.append(f"{model}, {dataset}: {verdict(results, differences, name)}")
-    return Findings(view.title, make_tables(view, entries, tests), verdicts, tests)
+    counts = any(metric in COCOS for metric in view.metrics)
+    return Findings(view.title, make_tables(view, entries, tests), verdicts, tests, counts)
 
 
 def _main_metric(view: View, tests: Tests) -> str:

@@ -45,7 +45,7 @@ def mean_average_precision(
 
 @dataclass(frozen=True)
 class DirectionReport:
-    """All metrics of one direction; recalls in percent, mAP in [0, 1]."""
+    """All metrics of one direction; recalls in percent, mAP in [0, 1] (`str` shows percent)."""
 
     recall: dict[int, float]
     average_recall: float
@@ -79,7 +79,7 @@ class RetrievalReport:
                 f"{name.replace('_to_', ' -> '):>15}"
                 + "".join(f"{d.recall[k]:7.1f}" for k in ks)
                 + f"{d.average_recall:9.1f}{d.median_rank:10.1f}{d.mean_rank:9.1f}"
-                + f"{d.map_at_5:7.3f}{d.num_queries:9.0f}"
+                + f"{100 * d.map_at_5:7.1f}{d.num_queries:9.0f}"
             )
         return "\n".join([*lines, f"{'rsum':>15}{self.rsum:7.1f}"])
 

@@ -22,6 +22,8 @@ OTHERS = {
 }
 SYMBOLS = {count.metadata["symbol"]: count.name for count in fields(Cocos)}
 COCOS = tuple(f"{way} {symbol}" for way in DIRECTIONS for symbol in SYMBOLS)
+COCOS_SPREAD = "COCOS: mean ± standard deviation over batches, averaged over seeds"
+"""What ± is in every table of them."""
 RETRIEVAL = (*RECALLS, *(f"{way} {name}" for way in DIRECTIONS for name in OTHERS), "rsum")
 SECONDS = "seconds per batch"
 CROSS = "cross rank"
