@@ -62,6 +62,11 @@ def test_captions_and_metadata(model: Path, photos: Path, tmp_path: Path) -> Non
     run("index", model, photos, "--out", out, "--metadata", tmp_path / "facts.csv")
     found = json.loads(run("search", out, "a", "--where", "year>=2020", "--json"))
     assert [hit["key"] for hit in found] == ["000.png"]
+    told = refused("search", out, "a", "--where", "width>1", "--where", "yaer>=2020")
+    assert told.endswith("no item of photos-index has the field 'yaer'; did you mean 'year'?")
+    assert "nothing found" in run("search", out, "a", "--where", "year>=2021")
+    told = refused("search", tmp_path / "captions", "a", "--where", "year>=2020")
+    assert told.endswith("no item of sayings has the field 'year'; the fields are none")
 
 
 def test_photos_with_a_table_of_their_own(model: Path, photos: Path, tmp_path: Path) -> None:

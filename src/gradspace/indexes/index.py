@@ -9,21 +9,24 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from gradspace.files import check_folder, write_atomically
 from gradspace.indexes.collection import Collection, identity, open_collection
-from gradspace.indexes.contract import Engine, Kind
+from gradspace.indexes.contract import Engine, Hit, Kind
 from gradspace.indexes.engines import absolute_address, open_engine
 from gradspace.indexes.local import LocalEngine
 from gradspace.indexes.thumbnails import Thumbnails, small
+from gradspace.indexes.where import Condition, check_fields
 from gradspace.runs.folder import Run
 from gradspace.runs.system import System, is_pretrained
 
@@ -66,6 +69,22 @@ class Index:
         self.folder, self.record = folder, record
         self.engine = _engine(folder, record)
         self.thumbnails = Thumbnails(folder / "thumbnails")
+        self._fields: tuple[int, set[str]] = 0, set()
+
+    def find(
+        self,
+        queries: NDArray[np.float32],
+        k: int,
+        kind: Kind,
+        where: Sequence[Condition] = (),
+    ) -> list[list[Hit]]:
+        """What the engine finds; where that is nothing, every field of the conditions is known."""
+        found = self.engine.search(queries, k, kind, where)
+        if where and not any(found):
+            if self._fields[0] != len(self.engine):
+                self._fields = len(self.engine), self.engine.fields()
+            check_fields(where, self._fields[1], self.name)
+        return found
 
     @property
     def name(self) -> str:
