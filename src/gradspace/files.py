@@ -12,13 +12,27 @@ from pathlib import Path
 from typing import IO, Any
 
 
-def check_file(path: Path) -> None:
-    """A ValueError where no file can be written, before the work that fills it."""
+def check_is_file(path: Path, expected: str) -> None:
+    """A ValueError where there is nothing to read, or a folder."""
+    if not path.is_file():
+        found = "is a folder" if path.is_dir() else "does not exist"
+        raise ValueError(f"{path} {found}: expected {expected}")
+
+
+def check_is_folder(path: Path, expected: str) -> None:
+    """A ValueError where there is nothing, or a file."""
+    if not path.is_dir():
+        found = "is a file" if path.exists() else "does not exist"
+        raise ValueError(f"{path} {found}: expected {expected}")
+
+
+def check_out_file(path: Path) -> None:
+    """A ValueError where no file can be written: before the work that fills it."""
     if path.is_dir():
         raise ValueError(f"{path} is a folder: give the name of a file")
 
 
-def check_folder(folder: Path, what: str, own: tuple[str, ...] = ()) -> None:
+def check_out_folder(folder: Path, what: str, own: tuple[str, ...] = ()) -> None:
     """A ValueError where something else is in the way of what is to be a folder.
 
     `own` are beginnings of names that may be in it; hidden files may be too.
@@ -39,7 +53,7 @@ def check_folder(folder: Path, what: str, own: tuple[str, ...] = ()) -> None:
 def write_atomically(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
     """Open a file for writing that appears at `path` only when all of it is on disk."""
     path = Path(path)
-    check_file(path)
+    check_out_file(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     encoding = None if "b" in mode else "utf-8"
     descriptor, part = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")

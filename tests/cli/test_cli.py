@@ -71,7 +71,11 @@ def test_errors_are_one_sentence_without_a_traceback(
     (tmp_path / "broken.safetensors").write_bytes(b"not a tensor file")
     cases = {
         ("analyse", "diagram", "circle/sigmod"): "did you mean 'circle/sigmoid'",
-        ("analyse", "cocos", "nowhere.safetensors"): "there is no file nowhere.safetensors",
+        (
+            "analyse",
+            "cocos",
+            "nowhere.safetensors",
+        ): "nowhere.safetensors does not exist: expected",
         ("analyse", "cocos", "broken.safetensors"): "is not a complete safetensors file",
     }
     for arguments, message in cases.items():
@@ -110,10 +114,10 @@ def test_what_is_piped_is_not_wrapped(
 ) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
     line = "wrote " + "/a/long/path" * 20
-    shared.console.print(line)
+    shared.Output().print(line)
     assert capsys.readouterr().out == f"{line}\n"
     monkeypatch.setenv("COLUMNS", "40")
-    shared.console.print(line)
+    shared.Output().print(line)
     assert max(map(len, capsys.readouterr().out.splitlines())) == 40
 
 

@@ -143,7 +143,9 @@ def test_a_run_indexes_its_own_dataset(tmp_path: Path) -> None:
 
 def test_mistakes_get_one_sentence(model: Path, photos: Path, tmp_path: Path) -> None:
     out = tmp_path / "index"
-    assert "there is no folder none" in refused("index", model, "none", "--out", out)
+    assert "none does not exist: expected a folder of photos" in refused(
+        "index", model, "none", "--out", out
+    )
     assert "no run with a dataset of its own" in refused("index", model, "--out", out)
     flags = ("--out", out, "--metadata", "facts.csv")
     assert "--metadata is for a folder" in refused("index", model, "scenes", *flags)
@@ -154,8 +156,8 @@ def test_mistakes_get_one_sentence(model: Path, photos: Path, tmp_path: Path) ->
         said = refused("index", model, photos, "--out", place)
         assert f"{file} is a file, and an index is a folder: choose another --out" in said
     run("index", model, photos, "--out", out)
-    assert "is no index: make one with" in refused("search", tmp_path, "a")
-    assert "cannot be read as an image" in refused("search", out, "none.jpg")
+    assert "is no index: make an index with" in refused("search", tmp_path, "a")
+    assert "none.jpg does not exist: expected an image" in refused("search", out, "none.jpg")
     assert "say what to search for" in refused("search", out)
     assert "is no text: write it in UTF-8" in refused("search", out, "\udcff\udcfe")
     assert "a condition is a field" in refused("search", out, "a", "--where", "year")

@@ -77,7 +77,7 @@ def test_evaluate_prints_a_table_or_json(trained: Run) -> None:
     shown = here("evaluate", trained.folder)
     assert shown.returncode == 0, shown.stderr
     assert "image -> text" in shown.stdout
-    assert "recalls and mAP in percent" in shown.stdout
+    assert "recalls and mAP in percent" in shown.stdout.replace("\n", "")
     ranks = shown.stdout.partition("cross-retrieval rank, in percent:\n")[2].splitlines()[0]
     shares = [float(part.split()[0]) for part in ranks.split(": ")[1:]]
     assert sum(shares) == pytest.approx(100, abs=0.5)

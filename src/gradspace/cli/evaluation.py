@@ -12,7 +12,7 @@ import typer
 from gradspace import processes
 from gradspace.cli import options
 from gradspace.cli.shared import console, process_group, progress_bar
-from gradspace.files import check_file
+from gradspace.files import check_out_file
 from gradspace.runs.data import run_split
 from gradspace.runs.evaluate import TOP, Evaluation, evaluate
 from gradspace.runs.model import LoadedModel, load
@@ -71,13 +71,14 @@ def evaluate_command(
 
 def _show(found: Evaluation, title: str, eccv: bool) -> None:
     folds = f", mean of {found.folds} folds" if found.folds > 1 else ""
-    console.print(f"{title}{folds}; recalls and mAP in percent", highlight=False)
+    told = f"{title}{folds}; recalls and mAP in percent"
+    console.print(told, highlight=False, soft_wrap=True)
     console.print(str(found.report), highlight=False)
     total = sum(found.report.cross_rank.values())
     console.print("pairs by cross-retrieval rank, in percent:", highlight=False)
     shares = {rank: 100 * count / total for rank, count in found.report.cross_rank.items()}
     ranks = "  ".join(f"{rank}: {share:.1f}" for rank, share in shares.items())
-    console.print(f"  {ranks}", highlight=False)
+    console.print(f"  {ranks}", highlight=False, soft_wrap=True)
     if found.true_report is not None:
         console.print("\nwith every caption that is true of an image as its positive:")
         console.print(str(found.true_report), highlight=False)
@@ -103,7 +104,7 @@ def embed(
     device: options.Device = None,
 ) -> None:
     """Write the embeddings of a split, or of your own sentences and pictures."""
-    check_file(out)
+    check_out_file(out)
     if (texts or images) and (data or features or split):
         raise ValueError(
             "--text and --image are embedded without a dataset: leave --data, --features and "

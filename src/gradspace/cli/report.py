@@ -10,7 +10,7 @@ import typer
 from gradspace.cli.options import Device
 from gradspace.cli.shared import console, progress_bar
 from gradspace.comparison.compare import find_out, gather
-from gradspace.files import check_file
+from gradspace.files import check_out_file
 from gradspace.processes import choose_device
 from gradspace.report import write_report
 
@@ -32,7 +32,7 @@ def report(
 ) -> None:
     """Write one HTML page: tables, verdicts, curves, contributions, diagrams, examples."""
     path = out or (runs[0] if len(runs) == 1 else Path()) / "report.html"
-    check_file(path)
+    check_out_file(path)
     chosen = choose_device(device)
     view, entries = gather(runs, chosen)
     with progress_bar("writing the report") as progress:

@@ -26,7 +26,7 @@ from gradspace.comparison.tables import (
     test_differences,
 )
 from gradspace.comparison.worker import Task
-from gradspace.files import write_atomically
+from gradspace.files import check_is_folder, write_atomically
 from gradspace.runs.analysis import load_analysis
 from gradspace.runs.data import open_recipe
 from gradspace.runs.finish import evaluate_run
@@ -163,6 +163,7 @@ def gather(paths: Sequence[Path], device: torch.device) -> tuple[View, list[Entr
     """The runs of comparisons and single runs, which are evaluated where they are not yet."""
     entries: list[Entry] = []
     for path in {path.resolve(): path for path in paths}.values():
+        check_is_folder(path, "a run or a comparison")
         if (path / "results.parquet").is_file():
             rows = load_table(path / "results.parquet")
             places = {

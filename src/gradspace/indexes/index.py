@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from gradspace.files import check_folder, write_atomically
+from gradspace.files import check_out_folder, write_atomically
 from gradspace.indexes.collection import Collection, identity, open_collection
 from gradspace.indexes.contract import Engine, Hit, Kind
 from gradspace.indexes.engines import absolute_address, open_engine
@@ -162,7 +162,7 @@ def _check_place(folder: Path) -> None:
         if place.is_file():
             raise ValueError(f"{place} is a file, and an index is a folder: choose another --out")
     if not (folder / "index.json").exists():
-        check_folder(folder, "an index", ("segments", "thumbnails"))
+        check_out_folder(folder, "an index", ("segments", "thumbnails"))
     segments = folder / "segments" / "segments.json"
     if segments.exists() and not (folder / "index.json").exists():
         raise ValueError(
@@ -200,8 +200,9 @@ def read_record(folder: Path) -> IndexRecord:
     try:
         return IndexRecord.model_validate_json(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError) as error:
+        found = "is no index" if folder.exists() else "does not exist"
         raise ValueError(
-            f"{folder} is no index: make one with `gradspace index RUN PHOTOS --out {folder}`"
+            f"{folder} {found}: make an index with `gradspace index RUN PHOTOS --out {folder}`"
         ) from error
     except ValidationError as error:
         first = error.errors()[0]

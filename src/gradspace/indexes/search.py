@@ -8,6 +8,7 @@ from pathlib import Path
 from PIL import Image
 
 from gradspace.data.image_files import decode, image_endings
+from gradspace.files import check_is_file
 from gradspace.indexes.contract import Hit, Kind
 from gradspace.indexes.searcher import Query, Searcher, open_searcher
 from gradspace.indexes.where import parse_condition
@@ -70,6 +71,7 @@ def _names_an_image(text: str) -> bool:
 
 
 def _read(path: Path) -> Image.Image:
+    check_is_file(path, "an image")
     try:
         with path.open("rb") as file:
             return decode(file)

@@ -10,7 +10,7 @@ from gradspace.data.batches import image_batches
 from gradspace.data.dataset import Dataset
 from gradspace.data.feature_files import FeatureWriter
 from gradspace.data.inputs import PictureReading
-from gradspace.files import check_folder
+from gradspace.files import check_out_folder
 from gradspace.models.backbones import Backbone, evaluation_crop
 from gradspace.progress import Progress
 
@@ -29,7 +29,7 @@ def extract_features(
 ) -> tuple[int, ...]:
     """Write the features of every split as float16; the shape of one image's."""
     names = tuple(f"{split}.{ending}" for split in dataset.splits for ending in ("npy", "json"))
-    check_folder(folder, "features", names)
+    check_out_folder(folder, "features", names)
     network = Backbone(backbone, grid=grid).to(device).eval()
     crop = evaluation_crop(network)
     example = torch.zeros(1, 3, crop.size, crop.size, device=device)

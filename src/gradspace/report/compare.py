@@ -20,7 +20,7 @@ from gradspace.comparison.study import Tried, save_heat_map, tried_points
 from gradspace.comparison.tables import View
 from gradspace.comparison.varied import check_overrides, leave_out_doubles
 from gradspace.data.feature_files import FeatureFile
-from gradspace.files import check_folder
+from gradspace.files import check_out_folder
 from gradspace.models.features import extract_features
 from gradspace.processes import choose_device
 from gradspace.progress import Show, silently
@@ -144,7 +144,7 @@ def make_plan(
         seeds = seeds or min(chosen.seeds, MAX_SMALL_SEEDS)
     chosen = chosen.model_copy(update={"seeds": seeds or chosen.seeds}).part(only)
     folder = out or default_folder(root, data)
-    _check_folder(folder)
+    _check_out(folder)
     changes, notes = list(overrides), list[str]()
     if data is not None:
         chosen, notes = on_data(chosen, data)
@@ -171,7 +171,7 @@ def run_plan(
 ) -> ComparisonReport:
     """Train and evaluate what is missing of a plan, and make everything of it."""
     chosen, devices = plan.comparison, _devices(device)
-    _check_folder(plan.folder)
+    _check_out(plan.folder)
     check_needs(chosen, plan.grid, plan.name)
     published = load_published(plan.published) if plan.published else []
     view = View(chosen.title, chosen.metrics, chosen.layout, tuple(published))
@@ -194,9 +194,9 @@ def run_plan(
     return ComparisonReport(done, findings, tried, paths)
 
 
-def _check_folder(folder: Path) -> None:
+def _check_out(folder: Path) -> None:
     if not (folder / "runs").is_dir():
-        check_folder(folder, "a comparison", ("features",))
+        check_out_folder(folder, "a comparison", ("features",))
 
 
 def _write(

@@ -31,7 +31,7 @@ from typing import Any, Protocol
 
 import torch
 
-from gradspace.files import check_folder, only_writer, write_atomically
+from gradspace.files import check_is_folder, check_out_folder, only_writer, write_atomically
 from gradspace.runs.recipe import Recipe, make_recipe, read_toml, recipe_toml
 
 BEFORE_TRAINING = (
@@ -159,7 +159,7 @@ def check_free(folder: Path) -> None:
             "another --out"
         )
     refused = (folder / "environment.json").is_file()
-    check_folder(folder, "a run", BEFORE_TRAINING if refused else ())
+    check_out_folder(folder, "a run", BEFORE_TRAINING if refused else ())
 
 
 def create_run(folder: Path, recipe: Recipe) -> Run:
@@ -202,6 +202,7 @@ def _take_away(folder: Path, existing: Path) -> None:
 
 def open_run(folder: Path) -> Run:
     run = Run(folder)
+    check_is_folder(folder, "the folder of a run")
     if not run.recipe_file.is_file():
         raise ValueError(f"{folder} is not a run: it has no recipe.toml")
     return run

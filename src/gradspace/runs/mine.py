@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gradspace.data.dataset import Dataset, Split
-from gradspace.files import check_file
+from gradspace.files import check_is_file, check_out_file
 from gradspace.mining import (
     MinedLists,
     mine_exact,
@@ -92,7 +92,7 @@ def mine(
 def _place_for_lists(source: Path, out: str | Path | None) -> Path:
     of_run = source / "lists.safetensors" if source.is_dir() else source.with_suffix(".lists")
     path = Path(out) if out else of_run
-    check_file(path)
+    check_out_file(path)
     return path
 
 
@@ -124,6 +124,7 @@ def _represent(
 ) -> tuple[Represented, Split | None, dict[str, str]]:
     """A split as a run represents it, the split, and where the two come from."""
     if not source.is_dir():
+        check_is_file(source, "the folder of a run, or a file of `gradspace embed`")
         if data is not None or features is not None or split is not None:
             raise ValueError(
                 f"{source} is a file of embeddings, which are mined as they are: leave --data, "

@@ -24,6 +24,7 @@ import pydantic
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 
+from gradspace.files import check_is_file
 from gradspace.models import PairScorer, model_info
 from gradspace.objectives import Objective, objective
 from gradspace.parameters import NonNegative, Positive, suggestion
@@ -262,12 +263,9 @@ def recipe_toml(recipe: Recipe) -> str:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
+    check_is_file(path, "a recipe, a TOML file")
     try:
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))
-    except FileNotFoundError:
-        raise ValueError(f"there is no recipe {path}") from None
-    except IsADirectoryError:
-        raise ValueError(f"{path} is a folder: expected a recipe, a TOML file") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not a TOML file: {error}") from None
 
