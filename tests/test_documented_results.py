@@ -11,7 +11,7 @@ from statistics import mean, stdev
 import pytest
 
 from gradspace.comparison.results import load_table
-from gradspace.runs.numbers import ARROWS
+from gradspace.runs.numbers import ARROWS, COCOS
 
 ROOT = Path(__file__).parent.parent
 TITLE = re.compile(r"\*\*(?P<model>[^,*]+), (?P<dataset>[^,*]+), (?P<seeds>\d+ seeds|one seed)\*\*")
@@ -56,12 +56,13 @@ def labels(corner: str, column: str, row: str) -> tuple[str, str]:
     return f"{found['triplet_weight']}/{row}", found["metric"]
 
 
-def measured() -> dict[Key, list[float]]:
-    """By seed."""
-    values: dict[Key, dict[int, float]] = defaultdict(dict)
+def measured() -> dict[Key, list[tuple[float, float | None]]]:
+    """Value and deviation over batches, by seed."""
+    values: dict[Key, dict[int, tuple[float, float | None]]] = defaultdict(dict)
     for path in sorted((ROOT / "results").glob("*/results.parquet")):
         for row in load_table(path):
-            values[row.dataset, row.model, row.objective, row.metric][row.seed] = row.value
+            key = (row.dataset, row.model, row.objective, row.metric)
+            values[key][row.seed] = row.value, row.std
     return {key: [of[seed] for seed in sorted(of)] for key, of in values.items()}
 
 
@@ -76,9 +77,13 @@ def test_documented_tables_follow_from_the_results() -> None:
     results, cells = measured(), list(shown())
     assert len(cells) > 100
     for key, num_seeds, cell in cells:
-        values = results[key][:num_seeds]
-        assert len(values) == num_seeds, key
+        found = results[key][:num_seeds]
+        assert len(found) == num_seeds, key
+        values = [value for value, _ in found]
         half = 0.5001 * 10.0 ** -len(cell["decimals"])
         assert float(cell["mean"]) == pytest.approx(mean(values), abs=half), key
-        if cell["std"]:
+        if key[-1] in COCOS:
+            over_batches = mean(std for _, std in found if std is not None)
+            assert float(cell["std"]) == pytest.approx(over_batches, abs=half), key
+        elif cell["std"]:
             assert float(cell["std"]) == pytest.approx(stdev(values), abs=half), key

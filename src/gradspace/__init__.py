@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from gradspace.scores.tiles import EmbeddingScores
     from gradspace.training.start import train
 
-__version__ = version("gradspace")
+    __version__: str
 
 _HOMES = {
     "Cocos": "analysis.cocos",
@@ -82,6 +81,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version  # slow, and rarely asked for
+
+        return version("gradspace")
     if name not in _HOMES and name != "objectives":
         raise AttributeError(f"module 'gradspace' has no attribute {name!r}")
     if name == "objectives":

@@ -1,3 +1,10 @@
-from gradspace.cli import main
+"""Start the command line."""
 
-main()
+from gradspace.interrupts import leave_at_once
+
+leave_at_once()  # before anything is imported that takes its time
+
+from gradspace.cli import main  # noqa: E402
+
+if __name__ == "__main__":
+    main()

@@ -12,10 +12,48 @@ from pathlib import Path
 from typing import IO, Any
 
 
+def check_is_file(path: Path, expected: str) -> None:
+    """A ValueError where there is nothing to read, or a folder."""
+    if not path.is_file():
+        found = "is a folder" if path.is_dir() else "does not exist"
+        raise ValueError(f"{path} {found}: expected {expected}")
+
+
+def check_is_folder(path: Path, expected: str) -> None:
+    """A ValueError where there is nothing, or a file."""
+    if not path.is_dir():
+        found = "is a file" if path.exists() else "does not exist"
+        raise ValueError(f"{path} {found}: expected {expected}")
+
+
+def check_out_file(path: Path) -> None:
+    """A ValueError where no file can be written: before the work that fills it."""
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder: give the name of a file")
+
+
+def check_out_folder(folder: Path, what: str, own: tuple[str, ...] = ()) -> None:
+    """A ValueError where something else is in the way of what is to be a folder.
+
+    `own` are beginnings of names that may be in it; hidden files may be too.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder} is a file: choose a folder for {what} with --out")
+    found = sorted(path.name for path in folder.iterdir()) if folder.exists() else []
+    others = [name for name in found if not name.startswith((".", *own))]
+    if others:
+        more = f" and {len(others) - 1} more" if len(others) > 1 else ""
+        raise ValueError(
+            f"{folder} has other things in it, {others[0]}{more}: choose a folder of its own for "
+            f"{what} with --out"
+        )
+
+
 @contextmanager
 def write_atomically(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
     """Open a file for writing that appears at `path` only when all of it is on disk."""
     path = Path(path)
+    check_out_file(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     encoding = None if "b" in mode else "utf-8"
     descriptor, part = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")

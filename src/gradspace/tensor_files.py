@@ -11,7 +11,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from gradspace.files import write_atomically
+from gradspace.files import check_is_file, write_atomically
 
 
 def save_tensors(
@@ -28,8 +28,7 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
     safetensors opens a file twice: one that a running training replaces meanwhile is read again.
     """
-    if not path.is_file():
-        raise ValueError(f"there is no checkpoint {path}")
+    check_is_file(path, "a file of tensors that gradspace wrote")
     begun = _version(path)
     try:
         with safe_open(path, framework="pt") as file:

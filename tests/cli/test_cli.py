@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from commands import here, in_a_process, refused
+from rich.console import Console
+from rich.progress import Progress, ProgressColumn
 from typer.testing import CliRunner
 
 import gradspace as gs
-from gradspace.cli import app
+from gradspace.cli import app, shared
 
 
 @pytest.fixture
@@ -78,7 +82,11 @@ def test_errors_are_one_sentence_without_a_traceback(
     (tmp_path / "broken.safetensors").write_bytes(b"not a tensor file")
     cases = {
         ("analyse", "diagram", "circle/sigmod"): "did you mean 'circle/sigmoid'",
-        ("analyse", "cocos", "nowhere.safetensors"): "there is no file nowhere.safetensors",
+        (
+            "analyse",
+            "cocos",
+            "nowhere.safetensors",
+        ): "nowhere.safetensors does not exist: expected",
         ("analyse", "cocos", "broken.safetensors"): "is not a complete safetensors file",
         ("analyse", "run", "nowhere", "--convention", "icq"): "convention must be 'gradient' or",
     }
@@ -90,6 +98,39 @@ def test_errors_are_one_sentence_without_a_traceback(
     assert len(failed.stderr.strip().splitlines()) == 1
     assert "Traceback" in here(*arguments, "--debug").stderr
     assert here("analyse", "nonsense").returncode == 2
+
+
+def test_the_time_left_is_estimated_anew_for_a_second_pass(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As where two models of an ensemble score the same pairs, one after the other."""
+    now, bars = [0.0], list[Progress]()
+    console = Console(file=StringIO(), force_terminal=True, get_time=lambda: now[0])
+    monkeypatch.setattr(shared, "errors", console)
+
+    def bar(*columns: ProgressColumn, **settings: Any) -> Progress:
+        bars.append(Progress(*columns, **settings))
+        return bars[0]
+
+    monkeypatch.setattr(shared, "Progress", bar)
+    with shared.progress_bar("scoring") as progress:
+        for total, last in ((40, 40), (40, 20)):
+            for done in range(1, last + 1):
+                now[0] += 1
+                progress(done, total)
+        assert bars[0].tasks[0].time_remaining == pytest.approx(20, abs=2)
+
+
+def test_what_is_piped_is_not_wrapped(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    line = "wrote " + "/a/long/path" * 20
+    shared.Output().print(line)
+    assert capsys.readouterr().out == f"{line}\n"
+    monkeypatch.setenv("COLUMNS", "40")
+    shared.Output().print(line)
+    assert max(map(len, capsys.readouterr().out.splitlines())) == 40
 
 
 def test_output_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:

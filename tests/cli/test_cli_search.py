@@ -13,7 +13,7 @@ from indexes.made_photos import write_photos
 from small_runs import train_small
 from typer.testing import CliRunner
 
-from gradspace.cli import _run, app
+from gradspace.cli import app
 from gradspace.indexes import make
 from gradspace.runs.embed import EXAMPLE_MODEL
 
@@ -64,6 +64,11 @@ def test_captions_and_metadata(model: Path, photos: Path, tmp_path: Path) -> Non
     run("index", model, photos, "--out", out, "--metadata", tmp_path / "facts.csv")
     found = json.loads(run("search", out, "a", "--where", "year>=2020", "--json"))
     assert [hit["key"] for hit in found] == ["000.png"]
+    told = refused("search", out, "a", "--where", "width>1", "--where", "yaer>=2020")
+    assert told.endswith("no item of photos-index has the field 'yaer'; did you mean 'year'?")
+    assert "nothing found" in run("search", out, "a", "--where", "year>=2021")
+    told = refused("search", tmp_path / "captions", "a", "--where", "year>=2020")
+    assert told.endswith("no item of sayings has the field 'year'; the fields are none")
 
 
 def test_photos_with_a_table_of_their_own(model: Path, photos: Path, tmp_path: Path) -> None:
@@ -166,7 +171,9 @@ def test_the_way_for_photos_is_named_where_another_was_taken(
 
 def test_mistakes_get_one_sentence(model: Path, photos: Path, tmp_path: Path) -> None:
     out = tmp_path / "index"
-    assert "there is no folder none" in refused("index", model, "none", "--out", out)
+    assert "none does not exist: expected a folder of photos" in refused(
+        "index", model, "none", "--out", out
+    )
     assert "no run with a dataset of its own" in refused("index", model, "--out", out)
     flags = ("--out", out, "--metadata", "facts.csv")
     assert "--metadata is for a folder" in refused("index", model, "scenes", *flags)
@@ -177,8 +184,8 @@ def test_mistakes_get_one_sentence(model: Path, photos: Path, tmp_path: Path) ->
         said = refused("index", model, photos, "--out", place)
         assert f"{file} is a file, and an index is a folder: choose another --out" in said
     run("index", model, photos, "--out", out)
-    assert "is no index: make one with" in refused("search", tmp_path, "a")
-    assert "cannot be read as an image" in refused("search", out, "none.jpg")
+    assert "is no index: make an index with" in refused("search", tmp_path, "a")
+    assert "none.jpg does not exist: expected an image" in refused("search", out, "none.jpg")
     assert "say what to search for" in refused("search", out)
     assert "is no text: write it in UTF-8" in refused("search", out, "\udcff\udcfe")
     assert "a condition is a field" in refused("search", out, "a", "--where", "year")
@@ -203,16 +210,12 @@ def test_the_index_of_another_model(model: Path, photos: Path, tmp_path: Path) -
 
 
 def test_ctrl_c_says_how_to_go_on(
-    model: Path,
-    photos: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    model: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(make, "update_index", interrupted)
-    with pytest.raises(SystemExit, match="130"):
-        _run(["index", str(model), str(photos), "--out", str(tmp_path / "index")])
-    assert "the same command goes on" in capsys.readouterr().err
+    done = here("index", model, photos, "--out", tmp_path / "index")
+    told = "gradspace: stopped; what is indexed is kept, and the same command goes on\n"
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", told)

@@ -80,6 +80,10 @@ def test_evaluate_prints_a_table_or_json(trained: Run) -> None:
     shown = here("evaluate", trained.folder)
     assert shown.returncode == 0, shown.stderr
     assert "image -> text" in shown.stdout
+    assert "recalls and mAP in percent" in shown.stdout.replace("\n", "")
+    ranks = shown.stdout.partition("cross-retrieval rank, in percent:\n")[2].splitlines()[0]
+    shares = [float(part.split()[0]) for part in ranks.split(": ")[1:]]
+    assert sum(shares) == pytest.approx(100, abs=0.5)
     report = json.loads(here("evaluate", trained.folder, "--split", "dev", "--json").stdout)
     best = max(line["dev"]["rsum"] for line in trained.metrics() if line["kind"] == "epoch")
     assert report["rsum"] == pytest.approx(best)
@@ -267,6 +271,15 @@ def test_a_start_that_no_epoch_improves(
     assert (f"{trained.folder} is still the best" in capsys.readouterr().out) == said
 
 
+@pytest.mark.parametrize(("name", "said"), [("constant/sigmoid", True), ("triplet-hard", False)])
+def test_what_goal_shows_is_called_no_loss(
+    name: str, said: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = small_recipe(objective={"name": name}, training={"epochs": 1})
+    train(recipe, out=tmp_path / "run", device="cpu", console=Console(width=1000))
+    assert ("GOAL has no loss, only a gradient: shown as loss" in capsys.readouterr().out) == said
+
+
 def test_problems_are_listed_and_stop_training(photos: Path, tmp_path: Path) -> None:
     whole = (photos / "images" / "3.png").read_bytes()
     (photos / "images" / "3.png").write_bytes(whole[: len(whole) // 2])
@@ -291,6 +304,15 @@ def test_bad_requests_are_one_sentence(trained: Run, tmp_path: Path) -> None:
     }
     for arguments, message in cases.items():
         assert message in refused(*arguments)
+
+
+def test_a_finished_run_says_how_to_train_on(trained: Run, tmp_path: Path) -> None:
+    told = here("train", "--resume", trained.folder).stdout.replace("\n", " ")
+    command = f"train {trained.recipe_file} --init {trained.folder}"
+    assert f"all 2 epochs of {trained.folder} are done; to train on from its best" in told
+    assert f"gradspace {command} done: gradspace evaluate" in told
+    assert here(*command.split(), "--out", tmp_path / "more").returncode == 0
+    assert Run(tmp_path / "more").recipe().init == trained.folder
 
 
 def test_weights_of_another_run_are_named(trained: Run, tmp_path: Path) -> None:

@@ -226,7 +226,7 @@ def test_tables_are_laid_over_without_changing_them() -> None:
         ("seeds = 2", "cocos = { epsilon = -1.0 }", "cocos.epsilon should be greater than"),
         ("[objectives.wide]", "[objectives.wide", "is not a TOML file"),
         ("seeds = 2", 'extends = "small.toml"', "extends itself"),
-        ("seeds = 2", 'extends = "gone.toml"', "there is no recipe"),
+        ("seeds = 2", 'extends = "gone.toml"', "does not exist: expected a recipe"),
     ],
 )
 def test_mistakes_are_one_sentence(old: str, new: str, message: str, tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def test_files_of_other_versions_and_broken_ones_are_refused(tmp_path: Path) -> 
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(ValueError, match="is not a complete Parquet file"):
         load_table(path)
-    with pytest.raises(ValueError, match="there is no file of results"):
+    with pytest.raises(ValueError, match="does not exist: expected a file of results"):
         load_results(tmp_path / "gone.parquet")
 
 
@@ -79,7 +79,7 @@ def test_a_results_file_cannot_name_runs_elsewhere(tmp_path: Path) -> None:
     save_table(tmp_path / "results.parquet", rows)
     with pytest.raises(ValueError, match="names a run outside of its folder"):
         gather([tmp_path], None)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="is neither a run"):
+    with pytest.raises(ValueError, match="does not exist: expected a run or a comparison"):
         gather([tmp_path / "nothing"], None)  # type: ignore[arg-type]
 
 

@@ -13,7 +13,15 @@ from rich.console import Console
 from gradspace.comparison.compare import find_out
 from gradspace.comparison.entries import Entry
 from gradspace.comparison.published import Published
-from gradspace.comparison.tables import View, as_csv, as_latex, as_markdown, as_rich
+from gradspace.comparison.tables import (
+    TableCell,
+    View,
+    as_csv,
+    as_latex,
+    as_markdown,
+    as_rich,
+)
+from gradspace.report.tables import cocos_tables
 from gradspace.runs.numbers import RECALLS
 
 METRICS = ("i2t R@1", "t2i R@1", "rsum")
@@ -48,6 +56,36 @@ def test_means_deviations_and_marks() -> None:
     marks = {label: [cell.mark for cell in cells if cell] for label, cells in table.rows}
     assert marks["weak"] == ["", "", ""]
     assert {marks["good"][2], marks["equal"][2]} == {"best", "tied"}
+
+
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_cocos_deviates_over_batches_everywhere(seeds: int) -> None:
+    """On the terminal and on the page, beside published numbers of the same meaning."""
+    entries = [entry("triplet", seed) for seed in range(seeds)]
+    known = Published("t", "r", "made-up", "VSE++", "triplet", "i2t C^q", 6.8, 0.8, "")
+    findings = find_out(View("t", ("i2t C^q", "rsum"), published=(known,)), entries)
+    assert findings.counts
+    [(_, cells)] = findings.tables[0].rows
+    count, rsum = cells
+    assert count is not None
+    assert rsum is not None
+    assert (count.mean, count.std, count.published) == ((seeds + 1) / 2, 0.5, (6.8, 0.8))
+    assert (rsum.std is None) == (seeds == 1)
+    [page, _] = cocos_tables("t", {"triplet": entries})
+    assert page.rows[0][1][0] == TableCell(count.mean, count.std, seeds)
+    assert not find_out(View("t", ("rsum",)), entries).counts
+
+
+def test_shares_are_in_percent() -> None:
+    entries = [entry("triplet", seed) for seed in range(2)]
+    known = Published("t", "r", "made-up", "VSE++", "triplet", "i2t mAP@5", 0.41, None, "")
+    [table] = find_out(View("t", ("i2t mAP@5",), published=(known,)), entries).tables
+    [(_, [cell])] = table.rows
+    assert cell is not None
+    measured = np.mean([100 * one.value("i2t mAP@5") for one in entries])
+    assert cell.mean == pytest.approx(measured)
+    assert cell.published == (41.0, None)
+    assert f"{measured:.1f}" in as_markdown(table)
 
 
 def test_the_verdict_names_winner_and_equals() -> None:

@@ -53,7 +53,7 @@ def test_features_without_gather_are_stacked() -> None:
 
 def test_bad_feature_files_are_explained(tmp_path: Path) -> None:
     path = tmp_path / "f.npy"
-    with pytest.raises(ValueError, match="there is no feature file"):
+    with pytest.raises(ValueError, match="does not exist: expected features"):
         FeatureFile(path)
     for wrong, message in [
         (np.zeros((2, 3), int), "got int64 of shape"),
@@ -137,7 +137,7 @@ def test_what_does_not_fit_is_not_written(tmp_path: Path) -> None:
     other = replace(SPLIT, image_names=[f"{name}x" for name in SPLIT.image_names])
     with pytest.raises(ValueError, match="20 images that are not the 20 of split 'train'"):
         read_features(tmp_path, other)
-    with pytest.raises(ValueError, match=r"no file .*dev.json"):
+    with pytest.raises(ValueError, match=r"dev.json does not exist: expected the desc"):
         read_features(tmp_path, replace(SPLIT, name="dev"))
     record = tmp_path / "train.json"
     record.write_text(json.dumps({**json.loads(record.read_text()), "num_done": "many"}))

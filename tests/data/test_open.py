@@ -70,7 +70,7 @@ def test_a_file_of_features_follows_the_lists(tmp_path: Path) -> None:
     dataset = open_dataset(folder, features=tmp_path / "f.npy")
     found = {n: s.features.load(0).tolist() for n, s in dataset.splits.items() if s.features}
     assert found == {"train": [0.0], "dev": [4.0], "test": [5.0]}
-    with pytest.raises(ValueError, match=r"there is no feature file .*no.npy"):
+    with pytest.raises(ValueError, match=r"no.npy does not exist: expected features"):
         open_dataset(folder, features=tmp_path / "no.npy")
 
 

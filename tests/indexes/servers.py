@@ -51,6 +51,9 @@ class MemoryEngine:
     def fingerprints(self) -> dict[str, str]:
         return {key: item.fingerprint for key, (item, _) in self.held.items()}
 
+    def fields(self) -> set[str]:
+        return {name for item, _ in self.held.values() for name in item.metadata}
+
     def get(self, keys: Sequence[str]) -> list[tuple[Item, NDArray[np.float32]] | None]:
         return [self.held.get(key) for key in keys]
 

@@ -302,9 +302,11 @@ def test_a_damaged_record(tmp_path: Path, text: str) -> None:
     said = r"index.json is damaged \([^(\n]{,60}\): delete the folder, or index into a new one$"
     with pytest.raises(ValueError, match=said):
         open_index(tmp_path)
-    with pytest.raises(ValueError, match="is no index: make one with"):
+    with pytest.raises(ValueError, match="is no index: make an index with"):
         open_index(tmp_path / "index.json")
-    with pytest.raises(ValueError, match="is no index: make one with `gradspace index MODEL"):
+    with pytest.raises(
+        ValueError, match="does not exist: make an index with `gradspace index MODEL"
+    ):
         open_index(tmp_path / "none")
 
 

@@ -155,9 +155,9 @@ def test_a_split_of_a_dataset() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda p: photo_folder(p / "none"), "there is no folder .*none"),
+        (lambda p: photo_folder(p / "none"), "none does not exist: expected a folder of photos"),
         (lambda p: photo_folder(p), "there are no image files in"),
-        (lambda p: caption_file(p / "none.txt"), "none.txt cannot be read as a text file"),
+        (lambda p: caption_file(p / "none.txt"), "none.txt does not exist: expected a text file"),
         (lambda p: dataset_split(DataRecipe(source="scenes"), "all"), "has no split 'all', only"),
         (lambda p: dataset_split(DataRecipe(source="questions"), "test"), "passages are not"),
     ],

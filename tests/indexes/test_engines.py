@@ -130,6 +130,7 @@ def test_what_is_put_is_there(engine: Engine) -> None:
     engine.put(items[12:], vectors[12:].astype(np.float16))
     assert len(engine) == 20
     assert engine.fingerprints() == {item.key: item.fingerprint for item in items}
+    assert engine.fields() == {name for item in items for name in item.metadata}
     found = engine.get([items[15].key, "nowhere", items[3].key, items[15].key])
     assert [f and f[0] for f in found] == [items[15], None, items[3], items[15]]
     assert found[2] is not None
@@ -143,6 +144,7 @@ def test_the_same_key_replaces(engine: Engine) -> None:
     new = Item(items[2].key, "caption", "new", "other.jpg", "changed", {"only": "this"})
     engine.put([new, *photos(1, start=6)], unit_vectors(2, seed=1))
     assert len(engine) == 7
+    assert "only" in engine.fields()
     assert as_found(engine, new.key)[0] == new
     assert engine.fingerprints()[new.key] == "changed"
     hits = engine.search(vectors[2:3], 7, "image")[0]

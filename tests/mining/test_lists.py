@@ -86,7 +86,7 @@ def test_files_that_are_no_lists(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=message):
             load_lists(tmp_path / name)
 
-    refused("there is no file of mined lists .*absent", "absent")
+    refused("absent does not exist: expected a file of mined lists", "absent")
     save_lists(tmp_path / "lists", random_lists(random_split()))
     content = (tmp_path / "lists").read_bytes()
     for length in (0, 5, 200, len(content) - 1):

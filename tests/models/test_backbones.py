@@ -182,9 +182,9 @@ def test_pixels_of_the_wrong_shape(tmp_path: Path) -> None:
 
 
 def test_a_missing_folder_is_said_to_be_missing(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"there is no folder .*nowhere$"):
+    with pytest.raises(ValueError, match=r"nowhere does not exist: expected a model that"):
         Backbone(tmp_path / "nowhere")
-    with pytest.raises(ValueError, match=r"there is no folder nowhere/at/all$"):
+    with pytest.raises(ValueError, match=r"nowhere/at/all does not exist: expected a model that"):
         Backbone("nowhere/at/all")
 
 
@@ -226,7 +226,8 @@ def test_an_unreachable_hub_is_said_in_one_sentence(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(AutoConfig, "from_pretrained", fail)
     with pytest.raises(
-        ValueError, match=r"cannot load 'some/name', a folder or hub name: We co.*e\.$"
+        ValueError,
+        match=r"some/name does not exist as a folder, and cannot be loaded from the hub: We .*e\.$",
     ):
         Backbone("some/name")
 

@@ -119,7 +119,7 @@ def test_what_is_wrong_is_named(message: str, raw: dict[str, Any]) -> None:
 
 
 def test_files_and_overrides_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="there is no recipe"):
+    with pytest.raises(ValueError, match="does not exist: expected a recipe"):
         load_recipe(tmp_path / "none.toml")
     (tmp_path / "bad.toml").write_text("[data\n")
     with pytest.raises(ValueError, match="is a folder: expected a recipe"):

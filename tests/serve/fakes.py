@@ -17,7 +17,7 @@ from PIL import Image, ImageDraw
 
 from gradspace.indexes.contract import Hit, Item, Kind, Vectors
 from gradspace.indexes.searcher import Query, Searcher
-from gradspace.indexes.where import Condition, Value, all_met
+from gradspace.indexes.where import Condition, Value, all_met, check_fields
 from gradspace.runs.explain import Explanation
 
 WIDTH = 64
@@ -53,6 +53,9 @@ class MemoryEngine:
     def fingerprints(self) -> dict[str, str]:
         return {item.key: item.fingerprint for item in self.items}
 
+    def fields(self) -> set[str]:
+        return {name for item in self.items for name in item.metadata}
+
     def get(self, keys: Sequence[str]) -> list[tuple[Item, NDArray[np.float32]] | None]:
         rows = {item.key: row for row, item in enumerate(self.items)}
         return [
@@ -87,6 +90,14 @@ class FakeIndex:
     kinds: tuple[Kind, ...]
     pictures: dict[str, Image.Image]
     record: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(width=WIDTH))
+
+    def find(
+        self, queries: NDArray[np.float32], k: int, kind: Kind, where: Sequence[Condition] = ()
+    ) -> list[list[Hit]]:
+        found = self.engine.search(queries, k, kind, where)
+        if not any(found):
+            check_fields(where, self.engine.fields(), self.name)
+        return found
 
     def thumbnail(self, key: str) -> bytes | None:
         if key not in self.pictures:
@@ -153,7 +164,7 @@ class FakeSearcher:
         for query in queries:
             found = self.index.engine.get([query.like])[0] if query.like else None
             vector = self.embed([query])[0] if found is None else found[1]
-            hits = self.index.engine.search(vector[None], k + 1, kind, where)[0]
+            hits = self.index.find(vector[None], k + 1, kind, where)[0]
             answers.append([hit for hit in hits if hit.item.key != query.like][:k])
         return answers
 

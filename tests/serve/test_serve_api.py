@@ -229,6 +229,7 @@ def test_explanations(app: FastAPI) -> None:
         ({"q": "a" * 1001}, 422, "at most 1000 characters"),
         ({"q": "a", "kind": "video"}, 422, "kind: should be 'image' or 'caption', got 'video'"),
         ({"q": "a", "where": "year"}, 422, "got 'year'"),
+        ({"q": "a", "where": "yaer>=2000"}, 422, "the field 'yaer'; did you mean 'year'?"),
         ({"q": "a", "where": ["year>1"] * 9}, 422, "at most 8 items"),
         ({"q": "a", "querry": "b"}, 422, "querry: there is no such parameter"),
     ],

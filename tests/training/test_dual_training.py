@@ -325,14 +325,14 @@ def test_bad_requests_are_one_sentence(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs").mkdir()
     cases = {
-        ("evaluate", folders["clip"]): "is a pretrained model and no run: give the dataset",
-        ("evaluate", "runs/mistake", "--data", "scenes"): "is not a run: it has no recipe.toml",
+        ("evaluate", folders["clip"]): "is a pretrained model, and no run: give the dataset",
+        ("evaluate", "runs/mistake", "--data", "scenes"): "does not exist: expected the folder of",
         ("export", folders["clip"], "--out", "x"): "is not a run: it has no recipe.toml",
         ("train", "--model", "dual"): "dual needs model.pretrained",
         (
             *("train", "--model", "dual", "--set", "model.pretrained=./no", *SMALL),
             *("--out", "x"),
-        ): "there is no folder no",
+        ): "no does not exist",
     }
     for arguments, message in cases.items():
         assert message in refused(*arguments)

@@ -175,7 +175,7 @@ def test_a_second_round_may_start_from_the_first(first: Run, tmp_path: Path) -> 
     ("change", "message"),
     [
         ({"data": {"num_train": 70}}, r"were mined on train of scenes \(64 images.*and this is tr"),
-        ({"offline": {"lists": "gone"}}, "there is no file of mined lists gone"),
+        ({"offline": {"lists": "gone"}}, "gone does not exist: expected a file of mined lists"),
         ({"offline": {**SHORT, "num_texts": 31}}, "num_texts is 31.*lists.*30"),
     ],
 )

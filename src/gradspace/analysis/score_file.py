@@ -11,7 +11,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from gradspace.checks import check_finite, check_ids, check_scores
-from gradspace.files import write_atomically
+from gradspace.files import check_is_file, write_atomically
 from gradspace.scores.positives import Positives, match_ids
 
 
@@ -32,8 +32,7 @@ def save_scores(path: str | Path, scores: Tensor, image_ids: Tensor, text_ids: T
 
 def load_scores(path: str | Path) -> SavedScores:
     """Read what `save_scores` wrote."""
-    if not Path(path).is_file():
-        raise ValueError(f"there is no file {path}; write one with gradspace.save_scores")
+    check_is_file(Path(path), "a score file, which gradspace.save_scores writes")
     wanted = ("scores", "image_ids", "text_ids")
     try:
         with safe_open(path, framework="pt") as file:

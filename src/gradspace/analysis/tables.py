@@ -38,7 +38,7 @@ def count_contributions(
 def cocos_tables(counts: Counts) -> Iterator[Table]:
     """One table per direction."""
     for direction in DIRECTIONS:
-        title = direction.replace("_to_", " → ")
+        title = direction.replace("_to_", " → ") + ", mean ± standard deviation over batches"
         table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=0, pad_edge=False)
         table.add_column("objective", no_wrap=True)
         for number in fields(Cocos):

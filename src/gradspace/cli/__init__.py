@@ -9,11 +9,13 @@ import importlib
 import os
 import sys
 import traceback
-from importlib.metadata import version as version_of
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+
+from gradspace import interrupts
+from gradspace.cli.misuse import USAGE_ERROR, explain_misuse
 
 COMMANDS = {
     "demo": (
@@ -72,6 +74,20 @@ COMMANDS = {
 """Name -> module of this folder, and the first line of its help."""
 
 
+GOES_ON = {
+    "demo": "finished runs are kept, and the same command goes on",
+    "compare": "finished runs are kept, and the same command goes on",
+    "mine": "the same command goes on",
+    "index": "what is indexed is kept, and the same command goes on",
+    "data features": "the same command goes on",
+}
+"""What is lost by Ctrl-C: nothing, of these."""
+
+
+class Interrupted(Exception):  # noqa: N818
+    """Ctrl-C has come to a command; the message is what it has to say, if anything."""
+
+
 class Commands(TyperGroup):
     """Lists its commands by their first lines of help, and imports the one that is called."""
 
@@ -82,6 +98,12 @@ class Commands(TyperGroup):
     def resolve_command(self, context: Any, arguments: list[str]) -> Any:
         name, found, rest = super().resolve_command(context, arguments)
         return name, found if name is None else load_command(name), rest
+
+    def invoke(self, context: Any) -> Any:
+        try:
+            return super().invoke(context)
+        except KeyboardInterrupt as stopped:  # of which typer would make an exit without a word
+            raise Interrupted(str(stopped)) from stopped
 
     def list_commands(self, context: Any) -> list[str]:
         return list(COMMANDS)
@@ -98,6 +120,7 @@ def load_command(name: str) -> Any:
     module.add_to(around)
     found = typer.main.get_group(around).commands[name]
     add_import_option(found)
+    interrupts.raise_interrupts()
     return found
 
 
@@ -116,6 +139,7 @@ def main() -> None:
         code = _run(sys.argv[1:])
     except SystemExit as leaving:
         code = leaving.code
+    interrupts.leave_at_once()
     if "RANK" not in os.environ:  # one process, which may not even have needed torch
         sys.exit(code)
     from gradspace.processes import leave
@@ -126,17 +150,32 @@ def main() -> None:
 def _run(arguments: list[str]) -> int | str | None:
     """The exit code."""
     debug = "--debug" in arguments
+    given = [argument for argument in arguments if argument != "--debug"]
     try:
-        app([argument for argument in arguments if argument != "--debug"], prog_name="gradspace")
-    except KeyboardInterrupt:
-        return 130
+        code = app(given, prog_name="gradspace", standalone_mode=False)
+    except (KeyboardInterrupt, Interrupted) as stopped:
+        return _stop(str(stopped), given)
+    except USAGE_ERROR as error:
+        if told := explain_misuse(error, given):
+            print(f"gradspace: {told}", file=sys.stderr)
+        return 2
     except Exception as error:
+        if interrupts.came():
+            return _stop("", given)
         if debug:
             traceback.print_exc()
         else:
             print(f"gradspace: {_sentence(error)}", file=sys.stderr)
         return 1
-    return 0
+    return code if isinstance(code, int) else 0
+
+
+def _stop(sentence: str, arguments: list[str]) -> int:
+    """Say the one sentence of a command that Ctrl-C has stopped."""
+    typed = " ".join(arguments)
+    kept = next((told for command, told in GOES_ON.items() if typed.startswith(command)), "")
+    interrupts.say(sentence or "; ".join(filter(None, ("stopped", kept))))
+    return interrupts.CODE
 
 
 def _sentence(error: Exception) -> str:
@@ -147,6 +186,8 @@ def _sentence(error: Exception) -> str:
 
 def _print_version(wanted: bool) -> None:
     if wanted:
+        from importlib.metadata import version as version_of  # slow, and rarely asked for
+
         print(version_of("gradspace"))
         raise typer.Exit
 

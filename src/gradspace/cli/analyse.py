@@ -22,7 +22,7 @@ from gradspace.comparison.tables import View, as_rich, make_tables
 from gradspace.objectives import list_objectives, objective
 from gradspace.processes import choose_device
 from gradspace.runs.data import open_recipe
-from gradspace.runs.numbers import ARROWS, COCOS
+from gradspace.runs.numbers import ARROWS, COCOS, COCOS_SPREAD
 from gradspace.scores.tiles import blocks
 
 app = typer.Typer(help="What an objective does: weights, diagrams, contributing samples.")
@@ -133,6 +133,7 @@ def run_analysis(
         return
     for counted in sorted({str(entry.analysis.counting) for entry in entries}):
         console.print(counted, style="dim", highlight=False)
+    console.print(COCOS_SPREAD, highlight=False)
     for table in make_tables(View("", COCOS), entries, {}):
         console.print(*as_rich(table, console.width), sep="\n")
 

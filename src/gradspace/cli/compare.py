@@ -92,6 +92,8 @@ def _print_needs(plan: ComparisonPlan, as_json: bool) -> int:
         print(json.dumps([vars(need) for need in needs], indent=2))
         return 1 if missing else 0
     console.print(f"[bold]{escape(comparison.title)}[/]: {len(grid)} runs", highlight=False)
+    for note in plan.notes:
+        console.print(f"  {note}", style="dim", markup=False, highlight=False, soft_wrap=True)
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_header=False)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")

@@ -56,11 +56,16 @@ def scenes(
     split: Annotated[str, typer.Option(help="train, dev or test.")] = "train",
     num: Annotated[int, typer.Option(min=1, help="Scenes to show.")] = 12,
     seed: Annotated[int, typer.Option(min=0)] = 0,
-    out: Annotated[Path, typer.Option(help="Where to write the sheet.")] = Path("scenes.png"),
+    out: Annotated[
+        Path | None, typer.Option(help="Where --show writes the sheet; scenes.png by default.")
+    ] = None,
 ) -> None:
     """Look at the built-in dataset: its captions, and with --show its pictures."""
     chosen = Scenes(split=split, num_images=num, seed=seed)
+    if out is not None and not show:
+        raise ValueError("--out is of --show: give both to write a sheet of pictures")
     if show:
+        out = out or Path("scenes.png")
         with write_atomically(out, "wb") as file:
             contact_sheet(chosen, num).save(file, "PNG")
         console.print(f"wrote {out}", markup=False, highlight=False)

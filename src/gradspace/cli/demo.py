@@ -19,7 +19,7 @@ from gradspace.comparison.show import show_findings
 from gradspace.comparison.tables import View, as_rich, make_tables
 from gradspace.indexes.make import index
 from gradspace.report.compare import ComparisonPlan, run_plan
-from gradspace.runs.numbers import COCOS, RECALLS
+from gradspace.runs.numbers import COCOS, COCOS_SPREAD, RECALLS
 
 TITLE = "Four objectives on scenes"
 EXPLANATION = (
@@ -77,12 +77,12 @@ def run_demo(folder: Path, console: Console) -> None:
     plan = ComparisonPlan(comparison, "report", folder, cells(comparison, "demo"))
     done = run_plan(plan, console=console)
     if done.runs.stopped:
-        console.print("stopped; the demo goes on from here when it is started again")
         raise KeyboardInterrupt
     *paths, report = done.paths
     console.print("Retrieval on 500 test images, in percent, mean ± standard deviation over seeds")
     show_findings(console, done.findings, done.runs, paths)
-    console.print("\nCOCOS: what contributes to the gradient of a query, over the training set")
+    console.print("\nWhat contributes to the gradient of a query, over the training set")
+    console.print(COCOS_SPREAD)
     for table in make_tables(View(TITLE, COCOS), done.runs.entries, {}):
         console.print(*as_rich(table, console.width), sep="\n")
     console.print(EXPLANATION)

@@ -12,9 +12,10 @@ import typer
 from gradspace import processes
 from gradspace.cli import options
 from gradspace.cli.shared import console, errors, process_group, progress_bar
+from gradspace.files import check_out_file
 from gradspace.runs.data import run_split
 from gradspace.runs.embed import note_on_words
-from gradspace.runs.evaluate import Evaluation, evaluate
+from gradspace.runs.evaluate import TOP, Evaluation, evaluate
 from gradspace.runs.model import LoadedModel, load
 from gradspace.runs.represent import embed_split
 from gradspace.scores.represented import Embeddings, save_embeddings
@@ -33,7 +34,7 @@ def evaluate_command(
     folds: options.Folds = 1,
     eccv: options.Eccv = False,
     propose: options.Propose = None,
-    top: options.Top = 100,
+    top: options.Top = None,
     rerank: options.Rerank = None,
     proposal_weight: options.ProposalWeight = None,
     device: options.Device = None,
@@ -64,18 +65,21 @@ def evaluate_command(
             print(json.dumps({**found.to_dict(), "eccv": coco}, indent=2))
             return
         what = f"the mean of {len(runs)} runs" if len(runs) > 1 else str(runs[0])
-        what += f", the best {top} of {propose}," if propose else ""
+        what += f", the best {top or TOP} of {propose}," if propose else ""
         what += f", its best {rerank} re-ranked," if rerank else ""
         _show(found, f"{what} on {split}", eccv)
 
 
 def _show(found: Evaluation, title: str, eccv: bool) -> None:
     folds = f", mean of {found.folds} folds" if found.folds > 1 else ""
-    console.print(f"{title}{folds}", markup=False, highlight=False)
+    told = f"{title}{folds}; recalls and mAP in percent"
+    console.print(told, markup=False, highlight=False, soft_wrap=True)
     console.print(str(found.report), markup=False, highlight=False, soft_wrap=True)
-    console.print("pairs by cross-retrieval rank:", highlight=False)
-    ranks = "  ".join(f"{rank}: {count:g}" for rank, count in found.report.cross_rank.items())
-    console.print(f"  {ranks}", markup=False, highlight=False)
+    total = sum(found.report.cross_rank.values())
+    console.print("pairs by cross-retrieval rank, in percent:", highlight=False)
+    shares = {rank: 100 * count / total for rank, count in found.report.cross_rank.items()}
+    ranks = "  ".join(f"{rank}: {share:.1f}" for rank, share in shares.items())
+    console.print(f"  {ranks}", markup=False, highlight=False, soft_wrap=True)
     if found.true_report is not None:
         console.print("\nwith every caption that is true of an image as its positive:")
         console.print(str(found.true_report), markup=False, highlight=False, soft_wrap=True)
@@ -97,16 +101,22 @@ def embed(
     ] = None,
     data: options.Data = None,
     features: options.Features = None,
-    split: options.SplitName = "test",
+    split: options.OtherSplit = None,
     device: options.Device = None,
 ) -> None:
     """Write the embeddings of a split, or of your own sentences and pictures."""
+    check_out_file(out)
+    if (texts or images) and (data or features or split):
+        raise ValueError(
+            "--text and --image are embedded without a dataset: leave --data, --features and "
+            "--split out"
+        )
     with process_group():
         if texts or images:
             found = _own_embeddings(load(run, device), texts or [], images or [])
             what = f"{len(found.image_names)} images and {len(found.captions)} texts"
         else:
-            chosen = run_split(run, split, data, features, progress_bar)
+            chosen = run_split(run, split or "test", data, features, progress_bar)
             system = load(run, device).system
             with progress_bar("embedding") as progress:
                 found = embed_split(system, chosen, progress)

@@ -33,14 +33,14 @@ def mine_command(
     ],
     data: options.Data = None,
     features: options.Features = None,
-    split: Annotated[str, typer.Option(help="The split to mine.")] = "train",
+    split: Annotated[str | None, typer.Option(help="The split to mine, train by default.")] = None,
     top_texts: options.TopTexts = 300,
     top_images: options.TopImages = 60,
     out: options.ListsFile = None,
     approximate: options.Approximately = False,
     audit: options.Audit = False,
     propose: options.Propose = None,
-    proposals: options.Proposals = 2,
+    proposals: options.Proposals = None,
     device: options.Device = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -48,6 +48,8 @@ def mine_command(
 
     Interrupted, it goes on where it stopped when it is started again.
     """
+    if audit and not source.is_dir():
+        raise ValueError("--audit is of a run, whose dataset has the captions: leave it out")
     with process_group():
         found = mine(
             source,

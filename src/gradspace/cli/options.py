@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from gradspace.cli import recipe_keys
+
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 Device = Annotated[
     str | None, typer.Option(help="cpu or cuda; the GPU by default where there is one.")
@@ -18,6 +20,9 @@ Data = Annotated[
 Features = Annotated[
     Path | None,
     typer.Option(help="Features of other data than the run was trained on, or in another place."),
+]
+OtherSplit = Annotated[
+    str | None, typer.Option("--split", help="train, dev or test, which is the default.")
 ]
 SplitName = Annotated[str, typer.Option("--split", help="train, dev or test.")]
 Runs = Annotated[
@@ -37,9 +42,13 @@ Model = Annotated[
 # --- train --------------------------------------------------------------------------------------
 
 RecipeFile = Annotated[Path | None, typer.Argument(help="A TOML file; see docs/train.md.")]
-ModelName = Annotated[str | None, typer.Option(help="Short for --set model.name=...")]
+ModelName = Annotated[
+    str | None, typer.Option(help=f"Short for --set model.name=...: {recipe_keys.MODELS}.")
+]
 DataName = Annotated[str | None, typer.Option(help="Short for --set data.source=...")]
-ObjectiveName = Annotated[str | None, typer.Option(help="Short for --set objective.name=...")]
+ObjectiveName = Annotated[
+    str | None, typer.Option(help=f"Short for --set objective.name=...: {recipe_keys.OBJECTIVES}.")
+]
 Batch = Annotated[int | None, typer.Option(min=1, help="Short for --set training.batch_size=...")]
 Chunk = Annotated[
     int | None,
@@ -61,13 +70,16 @@ Init = Annotated[
 ]
 Overrides = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="TABLE.KEY=VALUE", help="Change any key of the recipe."),
+    typer.Option(
+        "--set", metavar="TABLE.KEY=VALUE", help="Change any key of the recipe: they are below."
+    ),
 ]
 RunFolder = Annotated[
     Path | None, typer.Option(help="Folder of the run; runs/MODEL-OBJECTIVE-SEED by default.")
 ]
 Resume = Annotated[
-    Path | None, typer.Option(metavar="RUN", help="Go on with a run that was stopped.")
+    Path | None,
+    typer.Option(metavar="RUN", help="Go on with a run that was stopped."),
 ]
 NumProcesses = Annotated[
     int | None,
@@ -84,7 +96,9 @@ Propose = Annotated[
         metavar="RUN", help="A run that embeds: RUN, which scores pairs, orders its candidates."
     ),
 ]
-Top = Annotated[int, typer.Option(min=1, help="How many --propose gives to each query.")]
+Top = Annotated[
+    int | None, typer.Option(min=1, help="How many --propose gives to each query; 100 by default.")
+]
 Rerank = Annotated[
     int | None,
     typer.Option(min=1, help="Re-rank the run's own top N, by a run that embeds and scores pairs."),
@@ -108,7 +122,10 @@ Audit = Annotated[
         help="Look for false negatives among what is listed: a page to judge them by eye.",
     ),
 ]
-Proposals = Annotated[int, typer.Option(min=1, help="Times as many as are listed, by --propose.")]
+Proposals = Annotated[
+    int | None,
+    typer.Option(min=1, help="Times as many as are listed, by --propose; 2 by default."),
+]
 
 # --- compare ------------------------------------------------------------------------------------
 
@@ -149,7 +166,11 @@ Check = Annotated[
 Seeds = Annotated[int | None, typer.Option(min=1, help="Runs per cell of the table.")]
 Changes = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="TABLE.KEY=VALUE", help="Change a key of every run."),
+    typer.Option(
+        "--set",
+        metavar="TABLE.KEY=VALUE",
+        help="Change a key of every run: `gradspace train --help` has all keys.",
+    ),
 ]
 ComparisonFolder = Annotated[
     Path | None, typer.Option(help="Folder of the comparison; comparisons/RECIPE by default.")
@@ -170,7 +191,7 @@ IndexSource = Annotated[
 IndexFolder = Annotated[
     Path, typer.Option(help="Folder of the index: new, or to bring up to date.")
 ]
-IndexSplit = Annotated[str, typer.Option(help="Which split of a dataset.")]
+IndexSplit = Annotated[str | None, typer.Option(help="Which split of a dataset; test by default.")]
 Metadata = Annotated[
     Path | None,
     typer.Option(help="CSV with a column path and others, for photos: see `search --where`."),

@@ -10,6 +10,7 @@ import typer
 from gradspace.cli.options import Device
 from gradspace.cli.shared import console, progress_bar
 from gradspace.comparison.compare import find_out, gather
+from gradspace.files import check_out_file
 from gradspace.processes import choose_device
 from gradspace.report import write_report
 
@@ -30,9 +31,10 @@ def report(
     device: Device = None,
 ) -> None:
     """Write one HTML page: tables, verdicts, curves, contributions, diagrams, examples."""
+    path = out or (runs[0] if len(runs) == 1 else Path()) / "report.html"
+    check_out_file(path)
     chosen = choose_device(device)
     view, entries = gather(runs, chosen)
-    path = out or (runs[0] if len(runs) == 1 else Path()) / "report.html"
     with progress_bar("writing the report") as progress:
         write_report(
             path, view.title, entries, find_out(view, entries), device=chosen, progress=progress

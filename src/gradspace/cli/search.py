@@ -40,7 +40,7 @@ def index_command(
     source: options.IndexSource = None,
     *,
     out: options.IndexFolder,
-    split: options.IndexSplit = "test",
+    split: options.IndexSplit = None,
     features: options.Features = None,
     metadata: options.Metadata = None,
     name: options.IndexName = None,
@@ -57,28 +57,26 @@ def index_command(
     Started again it embeds only what is new or has changed, and removes what is gone. It can be
     interrupted at any moment: what is indexed is found, and the next start goes on.
     """
-    try:
-        made = index(
-            model,
-            source,
-            out=out,
-            split=split,
-            features=features,
-            metadata=metadata,
-            name=name,
-            engine=engine,
-            approximate=approximate,
-            num_workers=num_workers,
-            device=device,
-            show=progress_bar,
-        )
-    except KeyboardInterrupt:
-        errors.print("stopped; what is indexed is kept, and the same command goes on")
-        raise
+    made = index(
+        model,
+        source,
+        out=out,
+        split=split,
+        features=features,
+        metadata=metadata,
+        name=name,
+        engine=engine,
+        approximate=approximate,
+        num_workers=num_workers,
+        device=device,
+        show=progress_bar,
+    )
     if as_json:
-        shown = {"index": str(out), "items": len(made), **vars(made.update), "recall": made.recall}
-        print(json.dumps(shown))
+        told = {"index": str(out), "items": len(made), "notes": made.notes}
+        print(json.dumps({**told, **vars(made.update), "recall": made.recall}))
         return
+    for note in made.notes:
+        errors.print(_shown(note), style="yellow", soft_wrap=True)
     _show_update(out, len(made), made.update)
     for kind, recall in made.recall.items():
         found = f"{approximate} finds {100 * recall:.1f} % of the 10 nearest {kind}s"
@@ -112,9 +110,9 @@ def search_command(
         Path | None, typer.Option(help="An image file, to be combined with the sentence.")
     ] = None,
     image_weight: Annotated[
-        float,
-        typer.Option(min=0, max=1, help="What the image counts beside the sentence."),
-    ] = 0.5,
+        float | None,
+        typer.Option(min=0, max=1, help="What the image counts beside the sentence; 0.5."),
+    ] = None,
     like: Annotated[
         str | None, typer.Option(metavar="KEY", help="More like this item of the index.")
     ] = None,

@@ -2,17 +2,37 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from rich.console import Console
+from rich.console import Console, ConsoleDimensions
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from gradspace import processes
 from gradspace.progress import Progress as Progressed
 
-console = Console()
-errors = Console(stderr=True)
+PIPED = 10_000
+"""Letters of a line that no terminal shows."""
+
+
+class Output(Console):
+    """Wraps lines for a terminal only: what is piped is for other programs, or for a file."""
+
+    @property
+    def size(self) -> ConsoleDimensions:
+        shown = super().size
+        if self.is_terminal or "COLUMNS" in os.environ:
+            return shown
+        return ConsoleDimensions(PIPED, shown.height)
+
+    @size.setter
+    def size(self, new: tuple[int, int]) -> None:
+        self._width, self._height = new
+
+
+console = Output()
+errors = Output(stderr=True)
 
 
 @contextmanager
@@ -35,4 +55,10 @@ def progress_bar(what: str) -> Iterator[Progressed]:
     shown = errors.is_terminal
     with Progress(*columns, console=errors, transient=True, disable=not shown) as bar:
         task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+        def move(done: int, total: int) -> None:
+            if done < bar.tasks[0].completed:  # a second pass, whose time is estimated anew
+                bar.reset(task)
+            bar.update(task, completed=done, total=total)
+
+        yield move

@@ -8,13 +8,14 @@ import typer
 
 from gradspace import processes
 from gradspace.cli import options
+from gradspace.cli.recipe_keys import describe_keys
 from gradspace.cli.shared import console, process_group, progress_bar
 from gradspace.runs.recipe import load_recipe
 from gradspace.training.start import train
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command("train")(train_command)
+    app.command("train", epilog=describe_keys())(train_command)
 
 
 def train_command(
@@ -47,12 +48,13 @@ def train_command(
         "init": init,
     }
     changes = [*(f"{k}={v}" for k, v in short.items() if v is not None), *(overrides or [])]
-    stopped = False
+    stopped = None
     with process_group():
         new = recipe is not None or changes or resume is None
         chosen = load_recipe(recipe, changes) if new else None
         try:
             train(chosen, out=out, resume=resume, device=device, console=console, show=progress_bar)
-        except KeyboardInterrupt:
-            stopped = True  # which all processes do together, and leave the group together
-    raise typer.Exit(130 if stopped else 0)
+        except KeyboardInterrupt as error:
+            stopped = error  # which all processes do together, and leave the group together
+    if stopped is not None:
+        raise stopped

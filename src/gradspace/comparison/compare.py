@@ -27,12 +27,12 @@ from gradspace.comparison.tables import (
     test_differences,
 )
 from gradspace.comparison.worker import Task
-from gradspace.files import write_atomically
+from gradspace.files import check_is_folder, write_atomically
 from gradspace.runs.analysis import load_analysis
 from gradspace.runs.data import open_recipe
 from gradspace.runs.finish import analysis_of, evaluate_run
 from gradspace.runs.folder import Run
-from gradspace.runs.numbers import ARROWS, RECALLS, SECONDS
+from gradspace.runs.numbers import ARROWS, COCOS, RECALLS, SECONDS
 from gradspace.runs.results import load_results
 from gradspace.runs.system import load_system
 from gradspace.training.schedule import stages
@@ -93,7 +93,7 @@ def _task(cell: Cell, runs: Path, comparison: Comparison) -> Task:
 
 def _is_finished(cell: Cell, out: Path, comparison: Comparison) -> bool:
     run = Run(cell.folder(out / "runs"))
-    if not run.recipe_file.exists():
+    if not (run.has_begun or run.failure.exists()):
         return False
     if run.recipe() != cell.recipe_in(out / "runs"):
         raise ValueError(
@@ -123,6 +123,8 @@ class Findings:
     tables: list[ResultTable]
     verdicts: list[str]
     tests: Tests
+    counts: bool = False
+    """Do the tables have counts of COCOS?"""
 
 
 def find_out(view: View, entries: Sequence[Entry]) -> Findings:
@@ -134,7 +136,8 @@ def find_out(view: View, entries: Sequence[Entry]) -> Findings:
             way, _, rest = metric.partition(" ")
             name = f"{rest} {ARROWS[way]}" if way in ARROWS else metric
             verdicts.append(f"{model}, {dataset}: {verdict(results, differences, name)}")
-    return Findings(view.title, make_tables(view, entries, tests), verdicts, tests)
+    counts = any(metric in COCOS for metric in view.metrics)
+    return Findings(view.title, make_tables(view, entries, tests), verdicts, tests, counts)
 
 
 def _main_metric(view: View, tests: Tests) -> str:
@@ -178,6 +181,7 @@ def gather(
     """
     entries: list[Entry] = []
     for path in {path.resolve(): path for path in paths}.values():
+        check_is_folder(path, "a run or a comparison")
         if (path / "results.parquet").is_file():
             rows = load_table(path / "results.parquet")
             places = {

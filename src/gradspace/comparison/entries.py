@@ -46,7 +46,14 @@ class Entry:
             yield Row(*labels, split, metric, value, std, str(self.run.folder))
 
     def value(self, metric: str) -> float:
-        found = next((row.value for row in self.rows() if row.metric == metric), None)
+        return self._row(metric).value
+
+    def std_over_batches(self, metric: str) -> float | None:
+        """Of what is counted batch by batch; None of one batch, and of anything else."""
+        return self._row(metric).std if self.analysis.num_batches > 1 else None
+
+    def _row(self, metric: str) -> Row:
+        found = next((row for row in self.rows() if row.metric == metric), None)
         if found is None:
             results = self.run.results(self.results.split, self.results.folds)
             file = results if metric.partition(" ")[2] in METRICS else self.run.analysis

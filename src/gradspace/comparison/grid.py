@@ -7,13 +7,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from gradspace.comparison.recipe import Comparison, ModelChoice, Only, Tables, lay_over
 from gradspace.comparison.study import StudyPoint, point_label, study_points
 from gradspace.models import model_info
 from gradspace.runs.recipe import Recipe, build_objective, make_recipe
 from gradspace.runs.toml_files import apply_override, set_key
+
+Labelled = TypeVar("Labelled")
 
 SMALL_SHARE = 7 / 30
 """Of the epochs: the published 30 become 7."""
@@ -133,6 +135,8 @@ class _CellMaker:
         where = f"{self.name}: {dataset}, {model}, {label}"
         if self.small:
             raw = _smaller(raw, where, continues=continues)
+        for key, value in point:  # whatever lies over it: the run is named by it
+            set_key(raw, key, value)
         for override in self.overrides:
             apply_override(raw, override)
         recipe = make_recipe(raw, where)
@@ -161,7 +165,7 @@ def on_data(comparison: Comparison, source: str) -> tuple[Comparison, list[str]]
     label = source if source == "scenes" else Path(source).name
     models: dict[str, ModelChoice] = {}
     notes = []
-    for name, model in _wanted(comparison.models, comparison.only.model):
+    for name, model in chosen(comparison.models, comparison.only.model).items():
         kept = {key: value for key, value in model.model.items() if key not in OF_PRETRAINED}
         begun = comparison.models[model.after] if model.after else model  # nothing to fine-tune
         training = begun.training
@@ -201,8 +205,13 @@ class _Objective:
         return f"{self.name} {point_label(self.point)}".strip()
 
 
+def objective_tables(comparison: Comparison, name: str) -> Tables:
+    """What a label of an objective lays over the recipe; it names the objective itself, or may."""
+    return lay_over({"objective": {"name": name}}, comparison.objectives[name].tables)
+
+
 def _objective(comparison: Comparison, name: str, point: StudyPoint = ()) -> _Objective:
-    tables = lay_over({"objective": {"name": name}}, comparison.objectives[name].tables)
+    tables = objective_tables(comparison, name)
     for key, value in point:
         set_key(tables, key, value)
     return _Objective(name, point, tables)
@@ -210,9 +219,8 @@ def _objective(comparison: Comparison, name: str, point: StudyPoint = ()) -> _Ob
 
 def _combinations(comparison: Comparison) -> Iterator[tuple[str, str, _Objective]]:
     only = comparison.only
-    datasets = [name for name, _ in _wanted(comparison.datasets, only.dataset)]
-    models = [name for name, _ in _wanted(comparison.models, only.model)]
-    for dataset, model in product(datasets, models):
+    datasets = chosen(comparison.datasets, only.dataset)
+    for dataset, model in product(datasets, chosen(comparison.models, only.model)):
         if comparison.models[model].reads in comparison.datasets[dataset]:
             for objective in _objectives(comparison):
                 yield dataset, model, objective
@@ -220,13 +228,14 @@ def _combinations(comparison: Comparison) -> Iterator[tuple[str, str, _Objective
 
 def _objectives(comparison: Comparison) -> Iterator[_Objective]:
     points = study_points(comparison.parameters, comparison.sample)
-    for name, _ in _wanted(comparison.objectives, comparison.only.objective):
+    for name in chosen(comparison.objectives, comparison.only.objective):
         for point in points:
             yield _objective(comparison, name, point)
 
 
-def _wanted(choices: Mapping[str, Any], labels: Sequence[str]) -> Iterator[tuple[str, Any]]:
-    return ((name, choice) for name, choice in choices.items() if not labels or name in labels)
+def chosen(choices: Mapping[str, Labelled], labels: Sequence[str]) -> dict[str, Labelled]:
+    """The part of an axis that `only` names; all of it where it names nothing."""
+    return {name: choice for name, choice in choices.items() if not labels or name in labels}
 
 
 def _smaller(raw: Tables, where: str, *, continues: bool) -> Tables:

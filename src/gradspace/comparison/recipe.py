@@ -35,6 +35,16 @@ from gradspace.runs.toml_files import read_toml
 Tables = dict[str, Any]
 """Part of a training recipe: tables by name."""
 PARTS = ("data", "model", "objective", "training", "finetune", "offline")
+NAMED = {
+    "seed": "seeds are the columns of a comparison: use --seeds, or --only seed=LABEL",
+    "data.source": "datasets go by their names in [datasets]: use --data, or add one to the recipe",
+    "model.name": "models go by their names in [models]: use --only model=LABEL, or add one",
+    "objective.name": (
+        "objectives are the rows, each under its own name: choose with --only objective=LABEL, or "
+        "add one to the recipe"
+    ),
+}
+"""Keys of the training recipe that are an axis of every grid, and what to do in place of them."""
 
 
 class Choice(RecipeTable):
@@ -150,6 +160,11 @@ class Comparison(RecipeTable):
         for metric in self.metrics:
             check_metric(metric)
         study_points(self.parameters, self.sample)
+        for key in self.parameters:
+            for named in (named for named in NAMED if overlap(key, named)):
+                raise ValueError(f"parameters.{key}: {NAMED[named]}")
+        if "seed" in self.recipe:
+            raise ValueError("recipe.seed: runs have the seeds 0, 1 ... to seeds - 1")
         for axis, labels in self._axes.items():
             for label in getattr(self.only, axis):
                 _known(f"only.{axis}", str(label), labels)
@@ -210,6 +225,11 @@ def load_comparison(path: Path) -> tuple[Comparison, Path]:
     except pydantic.ValidationError as error:
         problems = "; ".join(_explain(problem) for problem in error.errors())
         raise ValueError(f"{path}: {problems}") from None
+
+
+def overlap(key: str, other: str) -> bool:
+    """Whether one of two keys is the other, or the table that it is in."""
+    return f"{key}.".startswith(f"{other}.") or f"{other}.".startswith(f"{key}.")
 
 
 def lay_over(below: Mapping[str, Any], above: Mapping[str, Any]) -> Tables:

@@ -13,6 +13,7 @@ from multiprocessing.process import BaseProcess
 import torch
 
 from gradspace.comparison.worker import Finished, Stopped, Task, Working, work
+from gradspace.interrupts import withheld
 from gradspace.plugins import imported
 from gradspace.training.stopping import stop_signals
 
@@ -101,7 +102,8 @@ class Runner:
         at_once = min(most, cores) if device.type == "cpu" else most
         arguments = (there, device, max(1, cores // at_once), imported(by_workers=True))
         process = multiprocessing.get_context("spawn").Process(target=work, args=arguments)
-        process.start()
+        with withheld():
+            process.start()
         there.close()
         self.workers.append(Process(process, here, device))
         return self.workers[-1]

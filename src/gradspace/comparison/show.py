@@ -9,12 +9,15 @@ from rich.console import Console
 
 from gradspace.comparison.compare import Compared, Findings
 from gradspace.comparison.tables import as_rich
+from gradspace.runs.numbers import COCOS_SPREAD
 
 
 def show_findings(
     console: Console, findings: Findings, outcome: Compared, paths: Sequence[Path]
 ) -> None:
     """Tables, what they say in words, what went wrong, and where it all is."""
+    if findings.counts:
+        console.print(COCOS_SPREAD, highlight=False)
     for table in findings.tables:
         console.print(*as_rich(table, console.width), sep="\n")
     if findings.verdicts:

@@ -1,5 +1,6 @@
-"""Tables of a comparison: mean ± standard deviation over seeds, the best marked, four formats.
+"""Tables of a comparison: mean ± standard deviation, the best marked, four formats.
 
+The deviation is over seeds; that of COCOS is over batches, as in its paper, averaged over seeds.
 A cell is bold where its mean is the best of the table for its metric, and underlined (`~` in plain
 text) where it cannot be told apart from the best (`gradspace.analysis.significance`). The number
 of the paper, where there is one, is in brackets behind the measured one.
@@ -24,7 +25,7 @@ from gradspace.analysis.significance import Difference, compare_all
 from gradspace.analysis.verdicts import not_distinguishable
 from gradspace.comparison.entries import Entry, Group, grouped, per_image
 from gradspace.comparison.published import Published
-from gradspace.runs.numbers import ARROWS, RECALLS, decimals
+from gradspace.runs.numbers import ARROWS, COCOS, RECALLS, decimals, is_share
 
 Mark = Literal["", "best", "tied"]
 TESTED = (*RECALLS, "rsum")
@@ -133,13 +134,29 @@ def _cell(
     known: Mapping[tuple[str, str, str, str], tuple[float, float | None]],
 ) -> TableCell:
     dataset, model, objective, metric = key
-    values = np.array([entry.value(metric) for entry in group[objective]])
     mark: Mark = ""
     if (dataset, model, metric) in tests:
         best, tied = not_distinguishable(*tests[dataset, model, metric])
         mark = "best" if objective == best else "tied" if objective in tied else ""
-    std = float(values.std(ddof=1)) if len(values) > 1 else None
-    return TableCell(float(values.mean()), std, len(values), mark, known.get(key))
+    mean, std = summarise(group[objective], metric)
+    published = known.get(key)
+    if published and is_share(metric):
+        published = (100 * published[0], None if published[1] is None else 100 * published[1])
+    return TableCell(mean, std, len(group[objective]), mark, published)
+
+
+def summarise(seeds: Sequence[Entry], metric: str) -> tuple[float, float | None]:
+    """Mean and standard deviation of a metric, as tables show it; shares are in percent."""
+    values = np.array([entry.value(metric) for entry in seeds]) * (100 if is_share(metric) else 1)
+    if metric in COCOS:
+        stds = [std for entry in seeds if (std := entry.std_over_batches(metric)) is not None]
+        return float(values.mean()), float(np.mean(stds)) if stds else None
+    return float(values.mean()), float(values.std(ddof=1)) if len(values) > 1 else None
+
+
+def _is_share(metric: str) -> bool:
+    """Whether it is measured in [0, 1], where recalls are in percent."""
+    return metric.endswith("mAP@5")
 
 
 def _column(metric: str, name: str) -> Column:

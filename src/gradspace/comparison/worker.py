@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -22,7 +23,7 @@ from gradspace.processes import keep_freed_memory
 from gradspace.runs.analysis import load_analysis, save_analysis
 from gradspace.runs.data import open_recipe
 from gradspace.runs.finish import evaluate_run
-from gradspace.runs.folder import Run, create_run, weights_digest
+from gradspace.runs.folder import Run, started_run, weights_digest
 from gradspace.runs.mine import mine_run
 from gradspace.runs.recipe import DataRecipe, Recipe
 from gradspace.runs.system import load_system, prepare_system
@@ -110,10 +111,27 @@ def complete(
     task: Task, device: torch.device, connection: Connection, opened: dict[str, Dataset]
 ) -> bool:
     """Everything that is missing of a run; False where it was asked to stop."""
-    run = _run_of(task)
-    if run.failure.exists():
-        raise TrainingError(run.failure.read_text(encoding="utf-8"))
+    _check(task)
     dataset = _open(task.recipe.data, opened, device)
+    dataset.split(task.split)  # what it will be judged on is known to be there
+    run = Run(task.folder)
+    with nullcontext(run) if run.has_begun else started_run(task.folder, task.recipe):
+        if not _train(task, run, dataset, device, connection):
+            return False
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    evaluate_run(run, dataset, device, task.split, task.folds, task.counting)
+    analysis = load_analysis(run.analysis)
+    if task.timed and analysis.seconds_per_batch is None:
+        seconds = seconds_per_batch(run, dataset, device)
+        save_analysis(run.analysis, replace(analysis, seconds_per_batch=seconds))
+    _forget_optimizer(run)
+    return True
+
+
+def _train(
+    task: Task, run: Run, dataset: Dataset, device: torch.device, connection: Connection
+) -> bool:
+    """Train a run; False where it was asked to stop before its end."""
     if task.first and task.recipe.offline and not run.offline.exists():
         link_or_copy(_mined_by(task, dataset, device), run.offline)
     system = prepare_system(run, task.recipe, dataset, device)
@@ -124,16 +142,7 @@ def complete(
         with write_atomically(run.failure) as file:
             file.write(f"{error}; delete {run.folder} to train it again")
         raise
-    if progress.epoch < end:
-        return False
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    evaluate_run(run, dataset, device, task.split, task.folds, task.counting)
-    analysis = load_analysis(run.analysis)
-    if task.timed and analysis.seconds_per_batch is None:
-        seconds = seconds_per_batch(run, dataset, device)
-        save_analysis(run.analysis, replace(analysis, seconds_per_batch=seconds))
-    _forget_optimizer(run)
-    return True
+    return progress.epoch >= end
 
 
 def _forget_optimizer(run: Run) -> None:
@@ -192,16 +201,15 @@ class Telling(Monitor):
         self.connection.send(Working(share, self.rsum, used))
 
 
-def _run_of(task: Task) -> Run:
-    """The folder of a run, new or as it was left."""
+def _check(task: Task) -> None:
+    """Refuse a run that has failed for good, or is of another recipe."""
     run = Run(task.folder)
-    if not run.recipe_file.exists():
-        return create_run(task.folder, task.recipe)
-    if run.recipe() != task.recipe:
+    if run.failure.exists():
+        raise TrainingError(run.failure.read_text(encoding="utf-8"))
+    if run.has_begun and run.recipe() != task.recipe:
         raise ValueError(
             f"{task.folder} was trained by another recipe: delete it, or choose another --out"
         )
-    return run
 
 
 def _open(data: DataRecipe, opened: dict[str, Dataset], device: torch.device) -> Dataset:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from gradspace.data.dataset import Features, Indices, PickedFeatures, RegionKind, Split
 from gradspace.data.json_files import read_json
-from gradspace.files import write_atomically
+from gradspace.files import check_is_file, write_atomically
 
 DTYPES = ("float16", "float32")
 WHAT = "the description of features"
@@ -36,8 +36,7 @@ class FeatureFile:
     """
 
     def __init__(self, path: Path) -> None:
-        if not path.is_file():
-            raise ValueError(f"there is no feature file {path.absolute()}")
+        check_is_file(path.absolute(), "features, an .npy or a folder of them")
         try:
             rows = np.lib.format.open_memmap(path, mode="r")
         except (ValueError, OSError) as error:

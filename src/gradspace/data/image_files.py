@@ -149,7 +149,7 @@ def open_store(path: Path) -> ImageStore:
         return ImageFolder(path)
     if path.is_file():
         return ImageZip(path)
-    raise ValueError(f"there is no image folder or zip {path}")
+    raise ValueError(f"{path} does not exist: expected an image folder or zip")
 
 
 def find_store(folder: Path, names: Sequence[str]) -> ImageStore | None:

@@ -7,13 +7,14 @@ from typing import TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
+from gradspace.files import check_is_file
+
 T = TypeVar("T")
 
 
 def read_json(path: Path, kind: type[T], what: str) -> T:
     """The file as a `kind`; keys that `kind` does not have are ignored."""
-    if not path.is_file():
-        raise ValueError(f"there is no file {path}: it should be {what}")
+    check_is_file(path, what)
     try:
         return TypeAdapter(kind).validate_json(path.read_bytes())
     except ValidationError as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -18,6 +17,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
+from gradspace.interrupts import withheld
 from gradspace.processes import end_with
 
 T = TypeVar("T")
@@ -85,7 +85,9 @@ class Loader(Generic[T]):
             worker_init_fn=partial(_start_worker, parent=os.getpid()),
             generator=torch.Generator(),  # the workers' seed must not be drawn from the global one
         )
-        for batch in loader:
+        with withheld():
+            batches = iter(loader)
+        for batch in batches:
             if isinstance(batch, ValueError):
                 raise batch
             yield self._ready(batch)
@@ -135,6 +137,5 @@ def _pinned(batch: Any) -> Any:
 
 def _start_worker(worker: int, parent: int) -> None:
     end_with(parent)  # one that waits to hand over a batch would do so for ever, and hold its locks
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the main process, which ends them
     # As many workers as cores would otherwise each start as many threads for every AVIF.
     AvifImagePlugin.DEFAULT_MAX_THREADS = 1

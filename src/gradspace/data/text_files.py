@@ -10,7 +10,7 @@ def read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
-        raise ValueError(f"there is no file {path}") from None
+        raise ValueError(f"{path} does not exist") from None
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8 ({error}); save it as UTF-8") from None
 

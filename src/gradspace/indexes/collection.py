@@ -17,6 +17,7 @@ from PIL import ExifTags, Image
 
 from gradspace.data.dataset import Split, digest
 from gradspace.data.image_files import ImageFolder, StoredImages, image_endings
+from gradspace.files import check_is_file, check_is_folder
 from gradspace.indexes.contract import Item
 from gradspace.indexes.where import Value
 from gradspace.runs.data import open_recipe
@@ -39,6 +40,8 @@ class Collection:
     items: Sequence[Item]
     problems: Sequence[str] = ()
     """One sentence for each file that is left out."""
+    notes: Sequence[str] = ()
+    """What is surprising about it, a sentence each."""
 
     def image(self, key: str) -> int:
         """The place of an image in the split."""
@@ -81,8 +84,7 @@ def photo_folder(folder: Path, metadata: Path | str | None = None) -> Collection
 
     `metadata` is a CSV file with a column `path` and any others, of which items can be chosen.
     """
-    if not folder.is_dir():
-        raise ValueError(f"there is no folder {folder}")
+    check_is_folder(folder, "a folder of photos")
     known = _read_metadata(Path(metadata)) if metadata else {}
     files = dict(_image_files(folder))
     if not files:
@@ -99,7 +101,22 @@ def photo_folder(folder: Path, metadata: Path | str | None = None) -> Collection
     record = {"photos": str(folder.resolve())}
     if metadata:
         record["metadata"] = str(Path(metadata).resolve())
-    return Collection(record, _split(folder.name, images=names, stored=images), items, problems)
+    split = _split(folder.name, images=names, stored=images)
+    notes = _unmatched(Path(metadata), folder, known, files) if metadata else []
+    return Collection(record, split, items, problems, notes)
+
+
+def _unmatched(
+    table: Path, folder: Path, known: Mapping[str, object], files: Mapping[str, object]
+) -> list[str]:
+    """A note on paths of a table that are those of no photo."""
+    without = [path for path in known if path not in files]
+    if not without:
+        return []
+    return [
+        f"{len(without)} of {len(known)} paths in {table} match no photo in {folder}, the first is "
+        f"{without[0]!r}"
+    ]
 
 
 def is_text(name: str) -> bool:
@@ -141,6 +158,7 @@ def with_facts(item: Item, picture: Image.Image) -> Item:
 
 
 def _read_metadata(path: Path) -> dict[str, dict[str, Value]]:
+    check_is_file(path, "a CSV file")
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             rows = list(csv.DictReader(file))
@@ -168,6 +186,7 @@ def _value(text: str) -> Value:
 
 def caption_file(path: Path) -> Collection:
     """A text file with one caption a line; the same caption counts once."""
+    check_is_file(path, "a text file with a caption a line")
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:

@@ -62,6 +62,9 @@ class Engine(Protocol):
     def fingerprints(self) -> dict[str, str]:
         """Of all items, by key."""
 
+    def fields(self) -> set[str]:
+        """The names of all metadata of all items."""
+
     def get(self, keys: Sequence[str]) -> list[tuple[Item, NDArray[np.float32]] | None]:
         """Items with their vectors; None for a key that is not there."""
 

@@ -9,22 +9,25 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from gradspace.commands import command
-from gradspace.files import write_atomically
+from gradspace.files import check_out_folder, write_atomically
 from gradspace.indexes.collection import Collection, identity, open_collection
-from gradspace.indexes.contract import Engine, Kind
+from gradspace.indexes.contract import Engine, Hit, Kind
 from gradspace.indexes.engines import absolute_address, open_engine
 from gradspace.indexes.local import LocalEngine
 from gradspace.indexes.thumbnails import Thumbnails, small
+from gradspace.indexes.where import Condition, check_fields
 from gradspace.runs.embed import EXAMPLE_MODEL
 from gradspace.runs.folder import Run
 from gradspace.runs.system import System, is_pretrained
@@ -68,6 +71,22 @@ class Index:
         self.folder, self.record = folder, record
         self.engine = _engine(folder, record)
         self.thumbnails = Thumbnails(folder / "thumbnails")
+        self._fields: tuple[int, set[str]] = 0, set()
+
+    def find(
+        self,
+        queries: NDArray[np.float32],
+        k: int,
+        kind: Kind,
+        where: Sequence[Condition] = (),
+    ) -> list[list[Hit]]:
+        """What the engine finds; where that is nothing, every field of the conditions is known."""
+        found = self.engine.search(queries, k, kind, where)
+        if where and not any(found):
+            if self._fields[0] != len(self.engine):
+                self._fields = len(self.engine), self.engine.fields()
+            check_fields(where, self._fields[1], self.name)
+        return found
 
     @property
     def name(self) -> str:
@@ -145,6 +164,8 @@ def _check_place(folder: Path) -> None:
     for place in (folder, *folder.parents):
         if place.is_file():
             raise ValueError(f"{place} is a file, and an index is a folder: choose another --out")
+    if not (folder / "index.json").exists():
+        check_out_folder(folder, "an index", ("segments", "thumbnails"))
     segments = folder / "segments" / "segments.json"
     if segments.exists() and not (folder / "index.json").exists():
         raise ValueError(
@@ -204,8 +225,9 @@ def read_record(folder: Path) -> IndexRecord:
     try:
         return IndexRecord.model_validate_json(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError) as error:
+        found = "is no index" if folder.exists() else "does not exist"
         raise ValueError(
-            f"{folder} is no index: make one with `gradspace index MODEL PHOTOS --out {folder}`"
+            f"{folder} {found}: make an index with `gradspace index MODEL PHOTOS --out {folder}`"
         ) from error
     except ValidationError as error:
         first = error.errors()[0]

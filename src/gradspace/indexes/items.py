@@ -58,6 +58,12 @@ def items_at(table: pa.Table, rows: Sequence[int] | NDArray[np.int64]) -> list[I
     return [Item(**{**row, "metadata": json.loads(row["metadata"])}) for row in found]
 
 
+def fields_of(table: pa.Table) -> set[str]:
+    """The names of the metadata that its items have."""
+    held = [(name, start) for name in table.column_names for start in (NUMBER, TEXT)]
+    return {name.removeprefix(start) for name, start in held if name.startswith(start)}
+
+
 def rows_of(table: pa.Table, keys: Sequence[str]) -> NDArray[np.int64]:
     """Of the items that have one of the keys."""
     return np.flatnonzero(pc.is_in(table["key"], pa.array(keys, pa.string())).to_numpy())

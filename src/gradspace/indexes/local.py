@@ -31,6 +31,7 @@ from gradspace.indexes.approximate import IndexKind, build
 from gradspace.indexes.contract import Hit, IndexGone, Item, Kind, Vectors
 from gradspace.indexes.items import (
     as_table,
+    fields_of,
     items_at,
     rows_of,
     write_table,
@@ -122,6 +123,9 @@ class LocalEngine:
             table = segment.items.select(["key", "fingerprint"]).filter(pa.array(segment.is_kept))
             found.update(zip(*(column.to_pylist() for column in table.columns), strict=True))
         return found
+
+    def fields(self) -> set[str]:
+        return {name for segment in self.segments() for name in fields_of(segment.items)}
 
     def get(self, keys: Sequence[str]) -> list[tuple[Item, NDArray[np.float32]] | None]:
         found: dict[str, tuple[Item, NDArray[np.float32]]] = {}

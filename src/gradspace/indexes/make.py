@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from gradspace.commands import command
 from gradspace.data.open import is_dataset
 from gradspace.indexes.approximate import IndexKind
-from gradspace.indexes.build import IndexUpdate, update_index
+from gradspace.indexes.build import IndexUpdate, check_readable, update_index
 from gradspace.indexes.collection import Collection, caption_file, dataset_split, photo_folder
 from gradspace.indexes.contract import Kind
 from gradspace.indexes.index import Index, create_index
@@ -31,6 +32,9 @@ class MadeIndex:
     recall: dict[Kind, float]
     """The share of the nearest that an approximate index finds, by kind; empty where exact."""
 
+    notes: Sequence[str] = ()
+    """What is surprising about the collection, a sentence each."""
+
     def __len__(self) -> int:
         return len(self.index.engine)
 
@@ -40,7 +44,7 @@ def index(
     source: str | Path | None = None,
     *,
     out: str | Path,
-    split: str = "test",
+    split: str | None = None,
     features: str | Path | None = None,
     metadata: str | Path | None = None,
     name: str | None = None,
@@ -60,6 +64,7 @@ def index(
         source: a folder of photos, a text file with a caption a line, or a dataset; by default the
             dataset of the run.
         out: folder of the index.
+        split: which split of a dataset, test by default.
         metadata: a CSV with a column `path` and others to filter by, for photos.
         engine: address of a database for the vectors; by default they are in the folder.
         approximate: search a large collection by an index of faiss instead of exactly.
@@ -72,6 +77,7 @@ def index(
         _check_model(Path(model), source, out)
     loaded = as_model(model, device)
     collection = _collection(loaded.source, source, split, metadata, features)
+    check_readable(collection, loaded.system)
     made = create_index(
         Path(out), loaded.source, loaded.system, collection, name=name, engine=engine
     )
@@ -81,7 +87,8 @@ def index(
         update = update_index(
             made, collection, loaded.system, num_workers=num_workers, progress=progress
         )
-    return MadeIndex(made, update, _approximate(made, approximate, show))
+    recall = _approximate(made, approximate, show)
+    return MadeIndex(made, update, recall, collection.notes)
 
 
 def _check_model(model: Path, source: str | Path | None, out: str | Path) -> None:
@@ -116,7 +123,7 @@ def _num_workers(device: str) -> int:
 def _collection(
     model: Path,
     source: str | Path | None,
-    split: str,
+    split: str | None,
     metadata: str | Path | None,
     features: str | Path | None,
 ) -> Collection:
@@ -125,10 +132,14 @@ def _collection(
     if source is None:
         if is_pretrained(model):
             raise ValueError(f"{model} is no run with a dataset of its own: say what to index")
-        return dataset_split(run_data(model, None, features), split, model)
+        return dataset_split(run_data(model, None, features), split or "test", model)
     place = Path(source)
-    if place.is_file() and place.suffix == ".txt":
+    captions = place.is_file() and place.suffix == ".txt"
+    if not captions and metadata is None and is_dataset(source):
+        return dataset_split(run_data(model, source, features), split or "test", model)
+    if split or features:
+        option, what = "--split" if split else "--features", "captions" if captions else "photos"
+        raise ValueError(f"{option} is of a dataset, and {source} is {what}: leave it out")
+    if captions:
         return caption_file(place)
-    if metadata is not None or not is_dataset(source):
-        return photo_folder(place, None if metadata is None else Path(metadata))
-    return dataset_split(run_data(model, source, features), split, model)
+    return photo_folder(place, None if metadata is None else Path(metadata))

@@ -100,18 +100,23 @@ class MilvusEngine:
                 self._client.delete(self._name, ids=some, timeout=TIMEOUT)
 
     def fingerprints(self) -> dict[str, str]:
-        found = dict[str, str]()
+        return {row["key"]: row["fingerprint"] for row in self._rows("key", "fingerprint")}
+
+    def fields(self) -> set[str]:
+        return {name for row in self._rows("metadata") for name in row["metadata"]}
+
+    def _rows(self, *columns: str) -> Iterator[dict[str, Any]]:
+        """Of all items."""
         with self._explained():
             pages = self._client.query_iterator(
                 self._name,
                 batch_size=ASKED_AT_ONCE,
-                output_fields=["key", "fingerprint"],
+                output_fields=list(columns),
                 timeout=TIMEOUT,
             )
             while page := pages.next():
-                found.update((row["key"], row["fingerprint"]) for row in page)
+                yield from page
             pages.close()
-        return found
 
     def get(self, keys: Sequence[str]) -> list[tuple[Item, NDArray[np.float32]] | None]:
         found = dict[str, tuple[Item, NDArray[np.float32]]]()

@@ -87,6 +87,11 @@ class PostgresEngine:
             cursor.itersize = STREAMED_AT_ONCE
             return dict(cursor.execute(asked))
 
+    def fields(self) -> set[str]:
+        with self._transaction() as connection:
+            asked = "SELECT DISTINCT jsonb_object_keys(metadata) FROM {table}"
+            return {name for (name,) in self._ask(connection, asked)}
+
     def get(self, keys: Sequence[str]) -> list[tuple[Item, NDArray[np.float32]] | None]:
         with self._transaction() as connection:
             rows = self._ask(

@@ -8,6 +8,7 @@ from pathlib import Path
 from PIL import Image
 
 from gradspace.data.image_files import decode, image_endings
+from gradspace.files import check_is_file
 from gradspace.indexes.contract import Hit, Kind
 from gradspace.indexes.searcher import Query, Searcher, open_searcher
 from gradspace.indexes.where import parse_condition
@@ -20,7 +21,7 @@ def search(
     query: str | None = None,
     *,
     image: str | Path | Image.Image | None = None,
-    image_weight: float = 0.5,
+    image_weight: float | None = None,
     like: str | None = None,
     top: int = 10,
     find: Kind | None = None,
@@ -34,7 +35,7 @@ def search(
         index: the folder of an index; or, for many queries, what `open_searcher` made of it.
         query: a sentence, or the name of an image file.
         image: an image, to be combined with the sentence.
-        image_weight: what the image counts beside the sentence, 0 to 1.
+        image_weight: what the image counts beside the sentence, 0 to 1; half by default.
         like: the key of an item of the index, to find more like it.
         find: "image" or "caption"; by default images, where there are any.
         where: conditions such as "folder=holiday" or "taken>=2024".
@@ -56,14 +57,16 @@ def search(
 
 
 def _query(
-    text: str | None, image: str | Path | Image.Image | None, weight: float, like: str | None
+    text: str | None, image: str | Path | Image.Image | None, weight: float | None, like: str | None
 ) -> Query:
     if image is None and text is not None and _names_an_image(text):
         text, image = "", Path(text)
     if not text and image is None and not like:
         raise ValueError("say what to search for: a sentence, an image file, or --like KEY")
+    if weight is not None and (image is None or not text):
+        raise ValueError("--image-weight weighs an --image against a sentence: give both")
     picture = image if image is None or isinstance(image, Image.Image) else _read(Path(image))
-    return Query(text or "", picture, like or "", weight)
+    return Query(text or "", picture, like or "", 0.5 if weight is None else weight)
 
 
 def _names_an_image(text: str) -> bool:
@@ -73,6 +76,7 @@ def _names_an_image(text: str) -> bool:
 
 
 def _read(path: Path) -> Image.Image:
+    check_is_file(path, "an image")
     try:
         with path.open("rb") as file:
             return decode(file)

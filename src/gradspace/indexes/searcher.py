@@ -83,7 +83,7 @@ class Searcher:
         if k < 1:
             raise ValueError(f"k is {k}; ask for one item at least")
         more = any(query.like for query in queries)
-        found = self.index.engine.search(self.embed(queries), k + more, kind, where)
+        found = self.index.find(self.embed(queries), k + more, kind, where)
         return [
             [hit for hit in hits if hit.item.key != query.like][:k]
             for query, hits in zip(queries, found, strict=True)

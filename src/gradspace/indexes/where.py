@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from gradspace.parameters import suggestion
 
 Value = str | int | float
 
@@ -63,6 +65,17 @@ def parse_condition(text: str) -> Condition:
             f"got {text!r}"
         )
     return Condition(*match.groups())
+
+
+def check_fields(conditions: Sequence[Condition], known: Iterable[str], index: str) -> None:
+    """A ValueError for a field that no item has: nothing would ever meet a condition on it."""
+    known = set(known)
+    for condition in conditions:
+        if condition.field not in known:
+            raise ValueError(
+                f"no item of {index} has the field {condition.field!r}; "
+                f"{suggestion(condition.field, known, 'the fields are')}"
+            )
 
 
 def all_met(conditions: Sequence[Condition], metadata: Mapping[str, Value]) -> bool:

@@ -29,13 +29,13 @@ def mean_rank(found: PositiveRanks) -> float:
     return float(found.finite_best.mean())
 
 
-@metric("mAP@5", decimals=3)
+@metric("mAP@5", share=True)
 def map_at_5(found: PositiveRanks) -> float:
     """Mean average precision of the first five, in [0, 1]."""
     return precision_at(found, 5)
 
 
-@metric("mAP@5 found", heading="found", decimals=3)
+@metric("mAP@5 found", heading="found", share=True)
 def map_at_5_found(found: PositiveRanks) -> float:
     """Precision averaged over the positives among the first five, in [0, 1], as ICR has it."""
     return precision_at(found, 5, "found")

@@ -20,6 +20,11 @@ class MetricInfo:
     heading: str
     """In the report that people read."""
     decimals: int
+    share: bool
+    """Is it in [0, 1]? People are shown percent, as of recalls."""
+
+    def shown(self, value: float) -> float:
+        return 100 * value if self.share else value
 
     @property
     def key(self) -> str:
@@ -33,12 +38,12 @@ RESERVED = {"average", "average_recall", "recall", "num_queries"}
 
 
 def metric(
-    name: str, *, heading: str | None = None, decimals: int = 1
+    name: str, *, heading: str | None = None, decimals: int = 1, share: bool = False
 ) -> Callable[[Measure], Measure]:
     """Register `measure(ranks of one direction) -> float`: every report has it, by its name."""
 
     def register(measure: Measure) -> Measure:
-        info = MetricInfo(name, measure, heading or name, decimals)
+        info = MetricInfo(name, measure, heading or name, decimals, share)
         taken = {*RESERVED, *METRICS, *(known.key for known in METRICS.values())}
         for own in (info.name, info.key):
             if own in taken or own.startswith("R@"):

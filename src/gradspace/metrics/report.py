@@ -22,7 +22,7 @@ CROSS_RANK_LIMITS = (1, 5, 10, 20, 50, 100, 200)
 
 @dataclass(frozen=True)
 class DirectionReport:
-    """All metrics of one direction; recalls in percent, mAP in [0, 1]."""
+    """All metrics of one direction; recalls in percent, mAP in [0, 1] (`str` shows percent)."""
 
     recall: dict[int, float]
     average_recall: float
@@ -83,7 +83,9 @@ class RetrievalReport:
                 f"{name.replace('_to_', ' -> '):>15}"
                 + "".join(f"{d.recall[k]:7.1f}" for k in ks)
                 + f"{d.average_recall:9.1f}"
-                + "".join(f"{d.metrics[m.name]:{width[m.name]}.{m.decimals}f}" for m in shown)
+                + "".join(
+                    f"{m.shown(d.metrics[m.name]):{width[m.name]}.{m.decimals}f}" for m in shown
+                )
                 + f"{d.num_queries:9.0f}"
             )
         return "\n".join([*lines, f"{'rsum':>15}{self.rsum:7.1f}"])

@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from gradspace.data.dataset import Split, digest
+from gradspace.files import check_is_file
 from gradspace.scores.represented import Represented
 from gradspace.tensor_files import load_tensors, save_tensors
 
@@ -89,8 +90,7 @@ def save_lists(path: str | Path, lists: MinedLists) -> None:
 def load_lists(path: str | Path) -> MinedLists:
     """Map a file into memory; its rows are read when they are asked for."""
     path = Path(path)
-    if not path.is_file():
-        raise ValueError(f"there is no file of mined lists {path}")
+    check_is_file(path, "a file of mined lists")
     try:
         tensors, record = load_tensors(path)
     except ValueError as error:

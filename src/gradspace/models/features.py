@@ -10,6 +10,7 @@ from gradspace.data.batches import image_batches
 from gradspace.data.dataset import Dataset
 from gradspace.data.feature_files import FeatureWriter
 from gradspace.data.inputs import PictureReading
+from gradspace.files import check_out_folder
 from gradspace.models.backbones import Backbone, evaluation_crop
 from gradspace.progress import Progress
 
@@ -32,6 +33,8 @@ def extract_features(
 
     `size` and `whole` are those of `evaluation_crop`.
     """
+    names = tuple(f"{split}.{ending}" for split in dataset.splits for ending in ("npy", "json"))
+    check_out_folder(folder, "features", names)
     network = Backbone(backbone, grid=grid).to(device).eval()
     crop = evaluation_crop(network, size=size, whole=whole)
     example = torch.zeros(1, 3, crop.size, crop.size, device=device)

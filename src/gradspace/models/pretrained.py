@@ -162,7 +162,8 @@ def place_of(name: str | Path) -> str:
     if path.is_dir():
         return str(path)
     if isinstance(name, Path) or name.startswith((".", "/", "~")) or name.count("/") > 1:
-        raise ValueError(f"there is no folder {path}")
+        found = "is a file" if path.exists() else "does not exist"
+        raise ValueError(f"{path} {found}: expected a model that transformers has saved")
     return name
 
 
@@ -185,7 +186,10 @@ def one_sentence(name: str | Path) -> Iterator[None]:
         yield
     except (OSError, ValueError, RuntimeError) as error:
         reason = str(error).strip().partition("\n")[0]
-        raise ValueError(f"cannot load {str(name)!r}, a folder or hub name: {reason}") from error
+        if not Path(name).exists():
+            told = f"{name} does not exist as a folder, and cannot be loaded from the hub"
+            raise ValueError(f"{told}: {reason}") from error
+        raise ValueError(f"cannot load {str(name)!r}: {reason}") from error
     except ImportError as error:
         reason = str(error).strip().partition(" but ")[0]
         raise ValueError(f"{name} cannot be loaded without a further package: {reason}") from error

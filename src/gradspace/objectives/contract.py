@@ -36,7 +36,8 @@ class Objective(ABC):
     """How the publication reduces the values of a batch: see `RetrievalLoss`."""
     is_loss: ClassVar[bool] = True
     """Are the weights the derivative of the value? False where parts of it are held constant."""
-
+    value_note: ClassVar[str] = ""
+    """What to know of the values that training shows, where they do not look like a loss."""
     mined: ClassVar[bool] = False
     """Does only the hardest negative of a query get a weight?"""
     uses_offline: ClassVar[bool] = False

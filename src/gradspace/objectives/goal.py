@@ -35,6 +35,10 @@ class Goal(Objective):
     relative: Relative | None = field(repr=False, compare=False)
     reduction: ClassVar[Reduction] = "sum"
     is_loss: ClassVar[bool] = False
+    value_note: ClassVar[str] = (
+        "GOAL has no loss, only a gradient: shown as loss is the linear form T (P- n - P+ p) that "
+        "has it, which may be negative and need not fall; dev tells what is learnt"
+    )
     mined: ClassVar[bool] = True
 
     def statistics(self, positive: PositiveScores) -> tuple[Statistic, ...]:

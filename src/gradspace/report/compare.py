@@ -20,7 +20,9 @@ from gradspace.comparison.published import load_published
 from gradspace.comparison.recipe import Comparison, load_comparison
 from gradspace.comparison.study import Tried, save_heat_map, tried_points
 from gradspace.comparison.tables import View
+from gradspace.comparison.varied import check_overrides, leave_out_doubles
 from gradspace.data.feature_files import FeatureFile
+from gradspace.files import check_out_folder
 from gradspace.models.features import extract_features
 from gradspace.processes import choose_device
 from gradspace.progress import Show, silently
@@ -141,20 +143,26 @@ def make_plan(
     """Resolve a comparison into its grid; `features` are computed where it is given."""
     path = find_comparison(recipe)
     chosen, root = load_comparison(path)
+    if data is None and features is not None and features.backbone is not None:
+        raise ValueError("--backbone is of --data, whose features it computes: leave it out")
     small = data == "scenes" if small is None else small
     if small:
         seeds = seeds or min(chosen.seeds, MAX_SMALL_SEEDS)
     chosen = chosen.model_copy(update={"seeds": seeds or chosen.seeds}).part(only)
     folder = out or default_folder(root, data)
+    _check_out(folder)
     changes, notes = list(overrides), list[str]()
     if data is not None:
         chosen, notes = on_data(chosen, data)
+    check_overrides(chosen, str(recipe), overrides, small=small)
+    if data is not None:
         of_data = [change for change in changes if change.startswith("data.")]
         own = load_recipe(overrides=of_data).data.model_copy(update={"source": data})
         if features is not None and own.features is None:
             changes += _read_features(own, folder, features)
     notes += ([SMALL] if small else []) + changes
-    grid = cells(chosen, str(recipe), overrides=changes, small=small)
+    grid, doubles = leave_out_doubles(cells(chosen, str(recipe), overrides=changes, small=small))
+    notes += doubles
     published = Path(chosen.published) if chosen.published else None
     return ComparisonPlan(chosen, path.stem, folder, grid, str(recipe), published, notes)
 
@@ -169,6 +177,7 @@ def run_plan(
 ) -> ComparisonReport:
     """Train and evaluate what is missing of a plan, and make everything of it."""
     chosen, devices = plan.comparison, _devices(device)
+    _check_out(plan.folder)
     check_needs(chosen, plan.grid, plan.source)
     published = load_published(plan.published) if plan.published else []
     view = View(chosen.title, chosen.metrics, chosen.layout, tuple(published))
@@ -178,8 +187,11 @@ def run_plan(
     for note in plan.notes:
         say.print(f"  {note}", style="dim", markup=False, highlight=False, soft_wrap=True)
     done = run_cells(chosen, plan.grid, plan.folder, devices=devices, most=jobs, console=say)
+    if not done.entries and done.stopped and not done.failed:
+        raise KeyboardInterrupt("stopped before a run was done; the same command goes on")
     if not done.entries:
-        raise ValueError(_nothing(done))
+        cell, problem = done.failed[0]
+        raise ValueError(f"no run came to its end; the first that failed is {cell}: {problem}")
     findings = find_out(view, done.entries)
     paths = save_findings(plan.folder, done.entries, findings, plan.name)
     tried = _tried(plan, done)
@@ -187,6 +199,11 @@ def run_plan(
         paths.append(save_heat_map(plan.folder / f"{plan.name}.png", tried, chosen.title))
     paths.append(_write(plan, done, findings, devices[0], show))
     return ComparisonReport(done, findings, tried, paths)
+
+
+def _check_out(folder: Path) -> None:
+    if not (folder / "runs").is_dir():
+        check_out_folder(folder, "a comparison", ("features",))
 
 
 def _write(
@@ -216,13 +233,6 @@ def _tried(plan: ComparisonPlan, done: Compared) -> list[Tried]:
     if not plan.comparison.parameters:
         return []
     return tried_points(done.entries, {cell.objective: cell.point for cell in plan.grid})
-
-
-def _nothing(done: Compared) -> str:
-    if done.failed:
-        cell, problem = done.failed[0]
-        return f"no run came to its end; the first that failed is {cell}: {problem}"
-    return "stopped before a run was done; the same command goes on from here"
 
 
 def _devices(name: str | None) -> list[torch.device]:

@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Literal
 
-import numpy as np
 from markupsafe import Markup, escape
 
 from gradspace.analysis.cocos import Cocos
 from gradspace.comparison.entries import Entry, Group
-from gradspace.comparison.tables import Column, ResultTable, TableCell
-from gradspace.runs.numbers import ARROWS, SYMBOLS, cocos_metrics
+from gradspace.comparison.tables import Column, ResultTable, TableCell, summarise
+from gradspace.runs.numbers import ARROWS, SYMBOLS
 
 MEANINGS = {
     "C^q": "contributing negatives per query that has any",
@@ -32,17 +31,15 @@ def cocos_tables(title: str, group: Group) -> list[ResultTable]:
     found = []
     for way, arrow in ARROWS.items():
         rows = tuple(
-            (objective, tuple(_averaged(seeds, f"{way} {symbol}") for symbol in SYMBOLS))
+            (objective, tuple(_cell(seeds, f"{way} {symbol}") for symbol in SYMBOLS))
             for objective, seeds in group.items()
         )
         found.append(ResultTable(f"{title}: {arrow}", "objective", columns, rows))
     return found
 
 
-def _averaged(seeds: Sequence[Entry], metric: str) -> TableCell:
-    counts = [cocos_metrics(entry.analysis.cocos)[metric] for entry in seeds]
-    mean, std = (float(np.mean([count[part] for count in counts])) for part in ("mean", "std"))
-    return TableCell(mean, std, len(seeds))
+def _cell(seeds: Sequence[Entry], metric: str) -> TableCell:
+    return TableCell(*summarise(seeds, metric), len(seeds))
 
 
 @dataclass(frozen=True)

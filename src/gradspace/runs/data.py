@@ -40,7 +40,8 @@ def run_data(
 ) -> DataRecipe:
     """Find the data that a run was trained on, or take what is given in its place."""
     if data is None and is_pretrained(run):
-        raise ValueError(f"{run} is a pretrained model and no run: give the dataset as --data")
+        found = "is a pretrained model" if run.exists() else "does not exist, or is one of the hub"
+        raise ValueError(f"{run} {found}, and no run: give the dataset as --data")
     recipe = DataRecipe(source=str(data)) if data else open_run(run).recipe().data
     return recipe.model_copy(update={"features": Path(features)}) if features else recipe
 

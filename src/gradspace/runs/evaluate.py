@@ -26,6 +26,8 @@ from gradspace.scores.represented import Embeddings, Parts, Represented, mean_sc
 from gradspace.scores.tiles import PairScores, Scores
 from gradspace.scores.two_stage import TwoStageScores
 
+TOP = 100
+"""Candidates that a model proposes to each query."""
 ModelSource = LoadedModel | str | Path
 
 
@@ -88,7 +90,7 @@ def evaluate(
     features: str | Path | None = None,
     folds: int = 1,
     propose: ModelSource | None = None,
-    top: int = 100,
+    top: int | None = None,
     rerank: int | None = None,
     proposal_weight: float | None = None,
     device: str | None = None,
@@ -101,22 +103,21 @@ def evaluate(
         data: another dataset than the one the run was trained on; needed for pretrained models.
         features: features of other data, or in another place than the run found them.
         folds: the mean over so many parts (COCO 1K: 5).
-        propose: a model that embeds: the evaluated one scores only its `top` candidates.
+        propose: a model that embeds: the evaluated one scores only its `top` (100) candidates.
         rerank: the evaluated model embeds and scores pairs: it orders so many of its own.
         proposal_weight: what the embeddings' scores count in `rerank`; the model's own by default,
             0 as X-VLM and ALBEF are published.
 
     Example: `evaluate("runs/first", split="dev").report.rsum`
     """
-    if propose and rerank:
-        raise ValueError("give --propose or --rerank, not both: the run proposes for itself")
+    _check_stages(propose, rerank, top, proposal_weight)
     sources = [models] if isinstance(models, LoadedModel | str | Path) else list(models)
     loaded = [as_model(source, device) for source in (*sources, *([propose] if propose else []))]
     members, chosen = _represent(loaded, split, data, features, show)
     with show("scoring") as progress:
         scores: Scores | TwoStageScores
         if propose:
-            scores = _proposed(members, loaded, top, progress)
+            scores = _proposed(members, loaded, top or TOP, progress)
         elif rerank:
             found, system = _own_proposals(members, loaded), loaded[0].system
             scores = rerank_split(
@@ -130,6 +131,21 @@ def evaluate(
         if is_first():
             _ = made.ranked  # the long part of it, while its progress is shown
         return made
+
+
+def _check_stages(
+    propose: ModelSource | None,
+    rerank: int | None,
+    top: int | None,
+    proposal_weight: float | None,
+) -> None:
+    """A ValueError for what would be ignored."""
+    if propose and rerank:
+        raise ValueError("give --propose or --rerank, not both: the run proposes for itself")
+    if top is not None and not propose:
+        raise ValueError("--top is of --propose: give the run that proposes, or leave it out")
+    if proposal_weight is not None and not rerank:
+        raise ValueError("--proposal-weight is of --rerank: give both, or leave it out")
 
 
 def _represent(

@@ -18,9 +18,11 @@ from __future__ import annotations
 
 import json
 import platform
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from importlib.metadata import version
@@ -29,9 +31,23 @@ from typing import Any, Protocol
 
 import torch
 
-from gradspace.files import write_atomically
+from gradspace.files import check_is_folder, check_out_folder, only_writer, write_atomically
 from gradspace.plugins import imported
 from gradspace.runs.recipe import Recipe, load_recipe, recipe_toml
+
+BEFORE_TRAINING = (
+    "recipe.toml",
+    "environment.json",
+    "metrics.jsonl",
+    "vocabulary.json",
+    "tokenizer",
+    "backbone",
+    "text-encoder",
+    "pretrained",
+    "offline.safetensors",
+    "events.out.tfevents",
+)
+"""What is in the folder of a run before its first step."""
 
 
 @dataclass(frozen=True)
@@ -133,28 +149,61 @@ def tensorboard_events(run: Run) -> Events:
     return writer
 
 
-def create_run(folder: Path, recipe: Recipe) -> Run:
-    """A new folder with the recipe and the environment; a run that has begun is not overwritten.
+def check_free(folder: Path) -> None:
+    """A ValueError where a new run has no place: at another run, or at anything else.
 
     One whose training was refused, for its data or its options, can be started anew.
     """
-    run = Run(folder)
-    if run.has_begun:
+    if Run(folder).has_begun:
         raise ValueError(
             f"{folder} holds a run already: go on with --resume {folder}, delete it, or choose "
             "another --out"
         )
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"{folder} is a file: choose another --out")
-    with write_atomically(folder / "environment.json") as file:
-        json.dump(environment(), file, indent=2)
-    with write_atomically(run.recipe_file) as file:
-        file.write(recipe_toml(recipe))
+    refused = (folder / "environment.json").is_file()
+    check_out_folder(folder, "a run", BEFORE_TRAINING if refused else ())
+
+
+def create_run(folder: Path, recipe: Recipe) -> Run:
+    """A new folder with the recipe and the environment; what is there is not overwritten."""
+    check_free(folder)
+    run = Run(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    with only_writer(folder):
+        with write_atomically(folder / "environment.json") as file:
+            json.dump(environment(), file, indent=2)
+        with write_atomically(run.recipe_file) as file:
+            file.write(recipe_toml(recipe))
     return run
+
+
+@contextmanager
+def started_run(folder: Path, recipe: Recipe) -> Iterator[Run]:
+    """A new run, whose folder goes again where its training does not begin."""
+    existing = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    run = create_run(folder, recipe)
+    try:
+        yield run
+    except BaseException:
+        if not (run.has_begun or run.failure.exists()):
+            with suppress(ValueError), only_writer(folder):
+                _take_away(folder, existing)
+        raise
+
+
+def _take_away(folder: Path, existing: Path) -> None:
+    """Delete a folder and the folders above it that were made for it, up to one that was there."""
+    shutil.rmtree(folder)
+    if folder == existing:
+        folder.mkdir()
+    for above in folder.absolute().parents:
+        if above == existing or folder == existing or any(above.iterdir()):
+            return
+        above.rmdir()
 
 
 def open_run(folder: Path) -> Run:
     run = Run(folder)
+    check_is_folder(folder, "the folder of a run")
     if not run.recipe_file.is_file():
         raise ValueError(f"{folder} is not a run: it has no recipe.toml")
     return run

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gradspace.data.dataset import Dataset, Split
+from gradspace.files import check_is_file, check_out_file
 from gradspace.mining import (
     MinedLists,
     mine_exact,
@@ -25,6 +26,9 @@ from gradspace.runs.represent import represent_split
 from gradspace.runs.system import System, load_system
 from gradspace.scores.represented import Embeddings, Parts, Represented, load_embeddings
 
+PROPOSALS = 2
+"""Times as many as are listed, that a run proposes."""
+
 
 @dataclass(frozen=True, eq=False)
 class MinedFile:
@@ -40,14 +44,14 @@ def mine(
     source: str | Path,
     data: str | Path | None = None,
     *,
-    split: str = "train",
+    split: str | None = None,
     features: str | Path | None = None,
     top_texts: int = 300,
     top_images: int = 60,
     out: str | Path | None = None,
     approximate: bool = False,
     propose: str | Path | None = None,
-    proposals: int = 2,
+    proposals: int | None = None,
     device: str | None = None,
     show: Show = silently,
 ) -> MinedFile:
@@ -58,22 +62,20 @@ def mine(
     Args:
         source: the folder of a run, or a file of `gradspace embed`.
         data: another dataset than the one the run was trained on.
+        split: the split to mine, train by default.
         top_texts: captions in the list of an image.
         top_images: images in the list of a caption.
         out: file of the lists; lists.safetensors in the run by default.
         approximate: use an index of faiss, for huge collections.
         propose: a run that embeds: the mined one, which scores pairs, orders what it finds.
-        proposals: times as many as are listed, by `propose`.
+        proposals: times as many as are listed, by `propose`; twice as many by default.
     """
-    place, chosen = Path(source), None
-    if place.is_dir():
-        found, chosen, about = _represent(place, split, data, features, device, show)
-    else:
-        found, about = load_embeddings(place), {"embeddings": place.name}
-    of_run = place / "lists.safetensors" if place.is_dir() else place.with_suffix(".lists")
-    path = Path(out) if out else of_run
+    place = Path(source)
+    _check_stages(propose, proposals, approximate)
+    path = _place_for_lists(place, out)
+    found, chosen, about = _represent(place, split, data, features, device, show)
     lengths: dict[str, Any] = {"top_texts": top_texts, "top_images": top_images}
-    if approximate and propose is None:
+    if approximate:
         lists = _approximately(path, found, lengths, about, show)
     elif propose is None:
         search = partial(mine_exact, found, **lengths, source=about)
@@ -81,9 +83,25 @@ def mine(
     else:
         proposer, _, _ = _represent(Path(propose), split, data, features, device, show)
         both = _checked(proposer, found, propose)
-        search = partial(mine_proposed, *both, **lengths, proposals=proposals, source=about)
+        lengths["proposals"] = proposals or PROPOSALS
+        search = partial(mine_proposed, *both, **lengths, source=about)
         lists = _exactly(path, search, "scoring", show)
     return MinedFile(path, lists, chosen)
+
+
+def _place_for_lists(source: Path, out: str | Path | None) -> Path:
+    of_run = source / "lists.safetensors" if source.is_dir() else source.with_suffix(".lists")
+    path = Path(out) if out else of_run
+    check_out_file(path)
+    return path
+
+
+def _check_stages(propose: str | Path | None, proposals: int | None, approximate: bool) -> None:
+    """A ValueError for what would be ignored."""
+    if propose is None and proposals is not None:
+        raise ValueError("--proposals is of --propose: give the run that proposes, or leave it out")
+    if propose is not None and approximate:
+        raise ValueError("give --propose or --approximate, not both: each finds in its own way")
 
 
 def _checked(
@@ -97,22 +115,30 @@ def _checked(
 
 
 def _represent(
-    run: Path,
-    split: str,
+    source: Path,
+    split: str | None,
     data: str | Path | None,
     features: str | Path | None,
     device: str | None,
     show: Show,
-) -> tuple[Represented, Split, dict[str, str]]:
+) -> tuple[Represented, Split | None, dict[str, str]]:
     """A split as a run represents it, the split, and where the two come from."""
+    if not source.is_dir():
+        check_is_file(source, "the folder of a run, or a file of `gradspace embed`")
+        if data is not None or features is not None or split is not None:
+            raise ValueError(
+                f"{source} is a file of embeddings, which are mined as they are: leave --data, "
+                "--features and --split out"
+            )
+        return load_embeddings(source), None, {"embeddings": source.name}
     with show("reading data") as progress:
-        dataset = open_recipe(run_data(run, data, features), progress, run=run)
-    chosen = dataset.split(split)
-    system = load_system(run, choose_device(device))
+        dataset = open_recipe(run_data(source, data, features), progress, run=source)
+    chosen = dataset.split(split or "train")
+    system = load_system(source, choose_device(device))
     with show("embedding") as progress:
         found = represent_split(system, chosen, progress)
-    weights = weights_digest(Run(run).best)
-    return found, chosen, {"dataset": dataset.name, "split": split, "weights": weights}
+    weights = weights_digest(Run(source).best)
+    return found, chosen, {"dataset": dataset.name, "split": chosen.name, "weights": weights}
 
 
 def _exactly(path: Path, search: Callable[..., MinedLists], what: str, show: Show) -> MinedLists:

@@ -16,6 +16,8 @@ KS = (1, 5, 10)
 RECALLS = tuple(f"{way} R@{k}" for way in DIRECTIONS for k in KS)
 SYMBOLS = {count.metadata["symbol"]: count.name for count in fields(Cocos)}
 COCOS = tuple(f"{way} {symbol}" for way in DIRECTIONS for symbol in SYMBOLS)
+COCOS_SPREAD = "COCOS: mean ± standard deviation over batches, averaged over seeds"
+"""What ± is in every table of them."""
 SECONDS = "seconds per batch"
 CROSS = "cross rank"
 """Behind it an interval of ranks: the share of pairs in it, in percent."""
@@ -49,6 +51,12 @@ def decimals(metric: str) -> int:
         return METRICS[name].decimals
     precise = metric in COCOS and not metric.endswith(("C^B", "C^0"))
     return 3 if metric == SECONDS else 2 if precise else 1
+
+
+def is_share(metric: str) -> bool:
+    """Is it measured in [0, 1], and shown in percent as recalls are?"""
+    name = metric.partition(" ")[2]
+    return name in METRICS and METRICS[name].share
 
 
 def cocos_metrics(counts: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

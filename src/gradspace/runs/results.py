@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 
 from gradspace.data.dataset import digest
-from gradspace.files import write_atomically
+from gradspace.files import check_is_file, write_atomically
 from gradspace.metrics import RankedFold
 from gradspace.runs.evaluate import Evaluation
 from gradspace.runs.numbers import DIRECTIONS, KS, RECALLS, retrieval_metrics
@@ -148,8 +148,7 @@ def write_parquet(path: Path, table: Any, record: Mapping[str, Any]) -> None:
 
 def read_parquet(path: Path, columns: Sequence[str]) -> tuple[Any, dict[str, Any]]:
     """The table and its record; refused where it is not one of ours."""
-    if not path.is_file():
-        raise ValueError(f"there is no file of results {path}")
+    check_is_file(path, "a file of results")
     try:
         table = pyarrow.parquet.read_table(path)
     except (pyarrow.ArrowException, OSError) as error:

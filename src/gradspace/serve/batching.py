@@ -129,7 +129,7 @@ class Batcher:
             if embedded:
                 assert vectors is not None
                 own = vectors[[row[number] for number in numbers]]
-                found = self._searcher.index.engine.search(own, most, kind, where)
+                found = self._searcher.index.find(own, most, kind, where)
             else:
                 found = self._searcher.search([batch[n].query for n in numbers], most, kind, where)
             for number, hits in zip(numbers, found, strict=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from datetime import timedelta
 from types import TracebackType
 
 from rich.console import Console
@@ -10,11 +11,20 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
+    Task,
     TextColumn,
-    TimeElapsedColumn,
 )
+from rich.text import Text
 
 from gradspace.metrics import RetrievalReport
+
+
+class Elapsed(ProgressColumn):
+    """The time since training began; rich's own column stops at the first bar that is full."""
+
+    def render(self, task: Task) -> Text:
+        return Text(str(timedelta(seconds=int(task.elapsed or 0))), style="progress.elapsed")
 
 
 class Monitor:
@@ -29,7 +39,7 @@ class Monitor:
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
             TextColumn("{task.fields[values]}"),
-            TimeElapsedColumn(),
+            Elapsed(),
             TextColumn("left {task.fields[left]}"),
             console=console,
             transient=True,
@@ -52,6 +62,11 @@ class Monitor:
         trace: TracebackType | None,
     ) -> None:
         self._bar.stop()
+
+    @property
+    def has_trained(self) -> bool:
+        """Was there anything left to train?"""
+        return self._batches_done > 0
 
     def started(self, report: RetrievalReport) -> None:
         """With the weights of another run."""

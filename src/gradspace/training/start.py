@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from math import inf
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
 
 from gradspace import processes
@@ -16,8 +18,8 @@ from gradspace.data.dataset import Dataset
 from gradspace.data.resident import keep_features
 from gradspace.progress import Show, silently
 from gradspace.runs.data import open_recipe
-from gradspace.runs.folder import Run, create_run, open_run
-from gradspace.runs.recipe import Recipe, load_recipe, make_recipe
+from gradspace.runs.folder import Run, check_free, open_run, started_run
+from gradspace.runs.recipe import Recipe, build_objective, load_recipe, make_recipe
 from gradspace.runs.system import prepare_system
 from gradspace.training.loop import train_run
 from gradspace.training.monitor import Monitor
@@ -50,9 +52,17 @@ def train(
     """
     if resume is not None and (recipe is not None or out is not None):
         raise ValueError("--resume takes everything from the run: leave the other options out")
-    run = open_run(Path(resume)) if resume is not None else _new_run(_as_recipe(recipe), out)
-    if not _train(run, run.recipe(), device, console, show):
-        raise KeyboardInterrupt
+    chosen = processes.choose_device(device)
+    if resume is not None:
+        run = open_run(Path(resume))
+        _train(run, _open(run.recipe(), chosen, show, run), chosen, console)
+    else:
+        new = _as_recipe(recipe)
+        folder = Path(out) if out else default_folder(new)
+        check_free(folder)
+        dataset = _open(new, chosen, show)
+        with _new_run(folder, new) as run:
+            _train(run, dataset, chosen, console)
     return run
 
 
@@ -64,39 +74,54 @@ def _as_recipe(given: Recipe | Mapping[str, Any] | str | Path | None) -> Recipe:
     return load_recipe(None if given is None else Path(given))
 
 
-def _new_run(recipe: Recipe, out: str | Path | None) -> Run:
+@contextmanager
+def _new_run(folder: Path, recipe: Recipe) -> Iterator[Run]:
     """Let the first process make a run, in a folder that it chooses for all."""
-    if processes.is_first():
-        out = create_run(Path(out) if out else default_folder(recipe), recipe).folder
-    return Run(Path(processes.from_first(str(out))))
+    if not processes.is_first():
+        yield Run(Path(processes.from_first("")))
+        return
+    with started_run(folder, recipe) as run:
+        processes.from_first(str(folder))
+        yield run
 
 
-def _train(
-    run: Run, recipe: Recipe, device: str | None, console: Console | None, show: Show
-) -> bool:
-    """Train, showing how it goes; whether it got to its end."""
-    chosen, say = processes.choose_device(device), console or Console(quiet=True)
+def _open(recipe: Recipe, device: torch.device, show: Show, run: Run | None = None) -> Dataset:
     with show("reading data") as progress:
-        dataset = keep_features(open_recipe(recipe.data, progress, run=run.folder), chosen)
-    system = prepare_system(run, recipe, dataset, chosen)
+        dataset = open_recipe(recipe.data, progress, run=run.folder if run else None)
+    return keep_features(dataset, device)
+
+
+def _train(run: Run, dataset: Dataset, device: torch.device, console: Console | None) -> None:
+    """Train to the end, showing how it goes; a KeyboardInterrupt says how to go on."""
+    recipe, say = run.recipe(), console or Console(quiet=True)
+    system = prepare_system(run, recipe, dataset, device)
     names = f"{recipe.model.name}, {recipe.objective.name}"
     say.print(f"{describe(dataset)}\n{names} -> {run.folder}", markup=False)
-    with Monitor(console, stages(recipe)[-1].end) as monitor:
-        progress_made = train_run(recipe, dataset, system, run, monitor)
-    if progress_made.epoch < stages(recipe)[-1].end:
-        _tell(
-            say,
-            f"stopped after {progress_made.step} steps; go on with "
-            f"{command('train', '--resume', run.folder)}",
-        )
-        return False
-    if recipe.init is not None and progress_made.best_rsum <= _rsum_at_start(run):
+    if note := build_objective(recipe).value_note:
+        _tell(say, note)
+    end = stages(recipe)[-1].end
+    again = f"go on with {command('train', '--resume', run.folder)}"
+    try:
+        with Monitor(console, end) as monitor:
+            state = train_run(recipe, dataset, system, run, monitor)
+    except KeyboardInterrupt:
+        if not run.last.exists():
+            raise
+        raise KeyboardInterrupt(f"stopped at once, after the last checkpoint; {again}") from None
+    if state.epoch < end:
+        raise KeyboardInterrupt(f"stopped after {state.step} steps; {again}")
+    if recipe.init is not None and state.best_rsum <= _rsum_at_start(run):
         _tell(
             say,
             f"no epoch is better on dev than what it began with: {recipe.init} is still the best",
         )
+    if not monitor.has_trained:
+        _tell(
+            say,
+            f"all {end} epochs of {run.folder} are done; to train on from its best weights: "
+            f"{command('train', run.recipe_file, '--init', run.folder)}",
+        )
     _tell(say, f"done: {command('evaluate', run.folder)}")
-    return True
 
 
 def _tell(console: Console, sentence: str) -> None:
