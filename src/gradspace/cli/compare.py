@@ -15,6 +15,7 @@ from gradspace.comparison.needs import find_needs
 from gradspace.comparison.show import show_findings
 from gradspace.comparison.study import Tried, point_label
 from gradspace.report.compare import ComparisonPlan, FeatureSource, make_plan, run_plan
+from gradspace.wording import counted, typed
 
 
 def add_to(app: typer.Typer) -> None:
@@ -69,7 +70,7 @@ def _print_needs(plan: ComparisonPlan, as_json: bool) -> int:
     if as_json:
         print(json.dumps([vars(need) for need in needs], indent=2))
         return 1 if missing else 0
-    console.print(f"[bold]{comparison.title}[/]: {len(grid)} runs", highlight=False)
+    console.print(f"[bold]{comparison.title}[/]: {counted(len(grid), 'run')}", highlight=False)
     for note in plan.notes:
         console.print(f"  {note}", style="dim", highlight=False, soft_wrap=True)
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_header=False)
@@ -81,7 +82,7 @@ def _print_needs(plan: ComparisonPlan, as_json: bool) -> int:
         state = "[green]there[/]" if need.there else download if need.fetched else "[red]missing[/]"
         table.add_row(state, need.what, "" if need.there else need.about)
     console.print(table)
-    told = f"{len(missing)} of {len(needs)} are missing" if missing else "nothing is missing"
+    told = f"{len(missing)} of {len(needs)} missing" if missing else "nothing is missing"
     console.print(f"{told}; paths are relative to {Path.cwd()}", highlight=False, soft_wrap=True)
     return 1 if missing else 0
 
@@ -94,7 +95,8 @@ def _print_best(tried: list[Tried]) -> None:
     spread = "" if best.std is None else f" ± {best.std:.1f}"
     console.print(
         f"best on dev: {best.model}, {best.objective} with {point_label(best.point)}, rsum "
-        f"{best.mean:.1f}{spread}; train it with gradspace train {best.run.recipe_file}",
+        f"{best.mean:.1f}{spread}; train it with gradspace train "
+        f"{typed(best.run.recipe_file)}",
         highlight=False,
         soft_wrap=True,
     )

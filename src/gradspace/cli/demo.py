@@ -18,6 +18,7 @@ from gradspace.comparison.tables import View, as_rich, make_tables
 from gradspace.indexes.make import index
 from gradspace.report.compare import ComparisonPlan, run_plan
 from gradspace.runs.numbers import COCOS, COCOS_SPREAD, RECALLS
+from gradspace.wording import typed
 
 TITLE = "Four objectives on scenes"
 EXPLANATION = (
@@ -84,8 +85,9 @@ def run_demo(folder: Path, console: Console) -> None:
     for table in make_tables(View(TITLE, COCOS), done.runs.entries, {}):
         console.print(*as_rich(table, console.width), sep="\n")
     console.print(EXPLANATION)
-    console.print(f"Curves, diagrams and what the models retrieve: {report}", highlight=False)
-    indexes = " ".join(str(_index(folder, entry)) for entry in _shown(done.runs.entries))
+    told = f"Curves, diagrams and what the models retrieve: {typed(report)}"
+    console.print(told, highlight=False, soft_wrap=True)
+    indexes = " ".join(typed(_index(folder, entry)) for entry in _shown(done.runs.entries))
     console.print(
         f"Search with the models in a browser: gradspace serve {indexes}",
         highlight=False,

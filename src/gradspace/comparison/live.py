@@ -13,6 +13,7 @@ from rich.table import Table
 
 from gradspace.comparison.grid import Cell
 from gradspace.comparison.runner import Job
+from gradspace.wording import counted
 
 
 class LiveTable:
@@ -55,7 +56,8 @@ class LiveTable:
 
     def _table(self, jobs: dict[tuple[str, str, str, int], Job]) -> Table:
         done = sum(job.state in ("finished", "failed") for job in jobs.values()) + len(self.kept)
-        title = f"{done} of {len(self.cells)} runs, {time_left(jobs.values(), self._started)}"
+        of = counted(len(self.cells), "run")
+        title = f"{done} of {of}, {time_left(jobs.values(), self._started)}"
         table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
         seeds = sorted({cell.seed for cell in self.cells})
         for name in ("dataset", "model", "objective", *(f"seed {seed}" for seed in seeds)):

@@ -23,6 +23,7 @@ from gradspace.runs.system import prepare_system
 from gradspace.training.loop import train_run
 from gradspace.training.monitor import Monitor
 from gradspace.training.schedule import stages
+from gradspace.wording import counted, typed
 
 
 def train(
@@ -94,10 +95,10 @@ def _train(run: Run, dataset: Dataset, device: torch.device, console: Console | 
     recipe, say = run.recipe(), console or Console(quiet=True)
     system = prepare_system(run, recipe, dataset, device)
     names = f"{recipe.model.name}, {recipe.objective.name}"
-    say.print(f"{describe(dataset)}\n{names} -> {run.folder}")
+    _tell(say, f"{describe(dataset)}\n{names} -> {typed(run.folder)}")
     if note := build_objective(recipe).value_note:
         _tell(say, note)
-    end, again = stages(recipe)[-1].end, f"go on with gradspace train --resume {run.folder}"
+    end, again = stages(recipe)[-1].end, f"go on with gradspace train --resume {typed(run.folder)}"
     try:
         with Monitor(console, end) as monitor:
             state = train_run(recipe, dataset, system, run, monitor)
@@ -106,7 +107,7 @@ def _train(run: Run, dataset: Dataset, device: torch.device, console: Console | 
             raise
         raise KeyboardInterrupt(f"stopped at once, after the last checkpoint; {again}") from None
     if state.epoch < end:
-        raise KeyboardInterrupt(f"stopped after {state.step} steps; {again}")
+        raise KeyboardInterrupt(f"stopped after {counted(state.step, 'step')}; {again}")
     if recipe.init is not None and state.best_rsum <= _rsum_at_start(run):
         _tell(
             say,
@@ -115,10 +116,11 @@ def _train(run: Run, dataset: Dataset, device: torch.device, console: Console | 
     if not monitor.has_trained:
         _tell(
             say,
-            f"all {end} epochs of {run.folder} are done; to train on from its "
-            f"best weights: gradspace train {run.recipe_file} --init {run.folder}",
+            f"nothing is left of the {counted(end, 'epoch')} of {typed(run.folder)}; to train on "
+            f"from its best weights: gradspace train {typed(run.recipe_file)} --init "
+            f"{typed(run.folder)}",
         )
-    _tell(say, f"done: gradspace evaluate {run.folder}")
+    _tell(say, f"done: gradspace evaluate {typed(run.folder)}")
 
 
 def _tell(console: Console, sentence: str) -> None:
@@ -134,11 +136,11 @@ def _rsum_at_start(run: Run) -> float:
 def describe(dataset: Dataset) -> str:
     """One line: splits with their sizes, and what was left out."""
     sizes = ", ".join(
-        f"{name} {len(split.image_names):,} {split.kinds[0]}s / "
-        f"{len(split.captions):,} {split.kinds[1]}s"
+        f"{name} {counted(len(split.image_names), split.kinds[0])} / "
+        f"{counted(len(split.captions), split.kinds[1])}"
         for name, split in dataset.splits.items()
     )
-    left_out = f"; {len(dataset.problems)} items left out" if dataset.problems else ""
+    left_out = f"; {counted(len(dataset.problems), 'item')} left out" if dataset.problems else ""
     return f"{dataset.name}: {sizes}{left_out}"
 
 
