@@ -309,7 +309,7 @@ def test_bad_requests_are_one_sentence(trained: Run, tmp_path: Path) -> None:
 def test_a_finished_run_says_how_to_train_on(trained: Run, tmp_path: Path) -> None:
     told = here("train", "--resume", trained.folder).stdout.replace("\n", " ")
     command = f"train {trained.recipe_file} --init {trained.folder}"
-    assert f"all 2 epochs of {trained.folder} are done; to train on from its best" in told
+    assert f"nothing is left of the 2 epochs of {trained.folder}; to train on from its best" in told
     assert f"gradspace {command} done: gradspace evaluate" in told
     assert here(*command.split(), "--out", tmp_path / "more").returncode == 0
     assert Run(tmp_path / "more").recipe().init == trained.folder

@@ -60,7 +60,7 @@ def test_lists_of_another_split() -> None:
     with pytest.raises(ValueError, match="the lists were mined on train of made-up") as error:
         lists.check_matches(other)
     assert "(40 images, " in str(error.value)
-    assert "and this is dev (1 images, 2 captions, digest " in str(error.value)
+    assert "and this is dev (1 image, 2 captions, digest " in str(error.value)
     unnamed = replace(lists, record={**lists.record, "source": {}})
     with pytest.raises(ValueError, match="the lists were mined on 40 images, "):
         unnamed.check_matches(other)

@@ -24,6 +24,7 @@ from gradspace.processes import choose_device
 from gradspace.runs.data import open_recipe
 from gradspace.runs.numbers import ARROWS, COCOS, COCOS_SPREAD
 from gradspace.scores.tiles import blocks
+from gradspace.wording import typed
 
 app = typer.Typer(help="What an objective does: weights, diagrams, contributing samples.")
 
@@ -85,7 +86,7 @@ def diagram(
     chosen = [objective(name) for name in names]
     figure = draw_diagrams(chosen, load_scores(scores) if scores else None, relative)
     for path in save_diagrams(figure, out):
-        console.print(f"wrote {path}", markup=False, highlight=False)
+        console.print(f"wrote {typed(path)}", markup=False, highlight=False, soft_wrap=True)
 
 
 @app.command("cocos")

@@ -18,6 +18,7 @@ from gradspace.comparison.needs import find_needs
 from gradspace.comparison.show import show_findings
 from gradspace.comparison.study import Tried, point_label
 from gradspace.report.compare import ComparisonPlan, FeatureSource, make_plan, run_plan
+from gradspace.wording import counted
 
 
 def add_to(app: typer.Typer) -> None:
@@ -91,7 +92,9 @@ def _print_needs(plan: ComparisonPlan, as_json: bool) -> int:
     if as_json:
         print(json.dumps([vars(need) for need in needs], indent=2))
         return 1 if missing else 0
-    console.print(f"[bold]{escape(comparison.title)}[/]: {len(grid)} runs", highlight=False)
+    console.print(
+        f"[bold]{escape(comparison.title)}[/]: {counted(len(grid), 'run')}", highlight=False
+    )
     for note in plan.notes:
         console.print(f"  {note}", style="dim", markup=False, highlight=False, soft_wrap=True)
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_header=False)
@@ -103,9 +106,10 @@ def _print_needs(plan: ComparisonPlan, as_json: bool) -> int:
         state = "[green]there[/]" if need.there else download if need.fetched else "[red]missing[/]"
         table.add_row(state, escape(need.what), "" if need.there else escape(need.about))
     console.print(table)
-    told = f"{len(missing)} of {len(needs)} are missing" if missing else "nothing is missing"
-    where = f"{told}; paths are relative to {Path.cwd()}"
-    console.print(where, markup=False, highlight=False, soft_wrap=True)
+    told = f"{len(missing)} of {len(needs)} missing" if missing else "nothing is missing"
+    console.print(
+        f"{told}; paths are relative to {Path.cwd()}", markup=False, highlight=False, soft_wrap=True
+    )
     return 1 if missing else 0
 
 

@@ -16,6 +16,7 @@ from gradspace.data.scenes import Scenes, contact_sheet
 from gradspace.files import write_atomically
 from gradspace.models.features import extract_features
 from gradspace.processes import choose_device
+from gradspace.wording import typed
 
 app = typer.Typer(help="Look at datasets, check them, compute features.")
 
@@ -68,7 +69,7 @@ def scenes(
         out = out or Path("scenes.png")
         with write_atomically(out, "wb") as file:
             contact_sheet(chosen, num).save(file, "PNG")
-        console.print(f"wrote {out}", markup=False, highlight=False)
+        console.print(f"wrote {typed(out)}", markup=False, highlight=False, soft_wrap=True)
         return
     for index in range(num):
         console.print(f"{split}-{index:06d}", style="bold", markup=False, highlight=False)
@@ -120,7 +121,8 @@ def features(
             progress=progress,
         )
     console.print(
-        f"features of shape {list(shape)} are in {out}: train with --set data.features={out}",
+        f"features of shape {list(shape)} are in {typed(out)}: train with --set "
+        f"{typed(f'data.features={out}')}",
         highlight=False,
         markup=False,
         soft_wrap=True,

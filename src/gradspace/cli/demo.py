@@ -20,6 +20,7 @@ from gradspace.comparison.tables import View, as_rich, make_tables
 from gradspace.indexes.make import index
 from gradspace.report.compare import ComparisonPlan, run_plan
 from gradspace.runs.numbers import COCOS, COCOS_SPREAD, RECALLS
+from gradspace.wording import typed
 
 TITLE = "Four objectives on scenes"
 EXPLANATION = (
@@ -87,7 +88,9 @@ def run_demo(folder: Path, console: Console) -> None:
         console.print(*as_rich(table, console.width), sep="\n")
     console.print(EXPLANATION)
     console.print(
-        f"Curves, diagrams and what the models retrieve: {report}", markup=False, highlight=False
+        f"Curves, diagrams and what the models retrieve: {typed(report)}",
+        markup=False,
+        highlight=False,
     )
     best, other = _best_and_other(done.runs.entries)
     console.print(

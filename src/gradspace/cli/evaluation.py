@@ -19,6 +19,7 @@ from gradspace.runs.evaluate import TOP, Evaluation, evaluate
 from gradspace.runs.model import LoadedModel, load
 from gradspace.runs.represent import embed_split
 from gradspace.scores.represented import Embeddings, save_embeddings
+from gradspace.wording import counted, typed
 
 
 def add_to(app: typer.Typer) -> None:
@@ -64,7 +65,7 @@ def evaluate_command(
             coco = found.eccv if eccv else None
             print(json.dumps({**found.to_dict(), "eccv": coco}, indent=2))
             return
-        what = f"the mean of {len(runs)} runs" if len(runs) > 1 else str(runs[0])
+        what = f"the mean of {len(runs)} runs" if len(runs) > 1 else typed(runs[0])
         what += f", the best {top or TOP} of {propose}," if propose else ""
         what += f", its best {rerank} re-ranked," if rerank else ""
         _show(found, f"{what} on {split}", eccv)
@@ -114,7 +115,7 @@ def embed(
     with process_group():
         if texts or images:
             found = _own_embeddings(load(run, device), texts or [], images or [])
-            what = f"{len(found.image_names)} images and {len(found.captions)} texts"
+            what = f"{counted(len(images or []), 'image')} and {counted(len(texts or []), 'text')}"
         else:
             chosen = run_split(run, split or "test", data, features, progress_bar)
             system = load(run, device).system
@@ -123,7 +124,9 @@ def embed(
             what = f"images and texts, {list(found.images.shape)} and {list(found.texts.shape)},"
         if processes.is_first():
             save_embeddings(out, found)
-            console.print(f"wrote {what} to {out}", markup=False, highlight=False)
+            console.print(
+                f"wrote {what} to {typed(out)}", markup=False, highlight=False, soft_wrap=True
+            )
 
 
 def _own_embeddings(model: LoadedModel, texts: list[str], images: list[Path]) -> Embeddings:

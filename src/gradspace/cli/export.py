@@ -9,6 +9,7 @@ import typer
 
 from gradspace.cli.shared import console
 from gradspace.runs.export import export_run
+from gradspace.wording import typed
 
 
 def add_to(app: typer.Typer) -> None:
@@ -22,7 +23,7 @@ def export(
     """Write a fine-tuned CLIP, SigLIP ... as a folder that plain transformers loads."""
     export_run(run, out)
     console.print(
-        f"wrote {out}: AutoModel.from_pretrained({str(out)!r}) loads it",
+        f"wrote {typed(out)}: AutoModel.from_pretrained({str(out)!r}) loads it",
         markup=False,
         highlight=False,
         soft_wrap=True,

@@ -21,6 +21,7 @@ from gradspace.data.readers.scenes import SceneImages, true_relevance
 from gradspace.mining import ComparedSuspect, MinedLists, false_negative_rate
 from gradspace.report.audit import write_audit
 from gradspace.runs.mine import MinedFile, mine
+from gradspace.wording import counted, percent, typed
 
 
 def add_to(app: typer.Typer) -> None:
@@ -77,14 +78,14 @@ def _show(found: MinedFile, audit: bool, as_json: bool) -> None:
         print(json.dumps(told, indent=2))
         return
     method = found.lists.record["method"]
-    parts = [f"{method[key]:.1%}" for key in ("recall_texts", "recall_images") if key in method]
+    parts = [percent(method[key]) for key in ("recall_texts", "recall_images") if key in method]
     near = f", which hold {' and '.join(parts)} of the exact ones," if parts else ""
     num_texts, num_images = (
         lists.shape[1] for lists in (found.lists.texts_of_image, found.lists.images_of_text)
     )
     console.print(
-        f"wrote lists of {num_texts} captions and {num_images} images{near} to {found.path}: train "
-        f"with --offline-negatives {found.path}",
+        f"wrote lists of {counted(num_texts, 'caption')} and {counted(num_images, 'image')}{near} "
+        f"to {typed(found.path)}: train with --offline-negatives {typed(found.path)}",
         markup=False,
         highlight=False,
         soft_wrap=True,
@@ -111,7 +112,7 @@ def _audit(lists: MinedLists, split: Split, path: Path, quiet: bool) -> dict[str
     if not quiet:
         console.print(
             f"{_in_words(told['likely_false_negatives'], 'likely false negative')} and "
-            f"{_in_words(told['model_errors'], 'model error')}, to judge by eye: {page}",
+            f"{_in_words(told['model_errors'], 'model error')}, to judge by eye: {typed(page)}",
             markup=False,
             highlight=False,
             soft_wrap=True,
@@ -145,6 +146,6 @@ def _rates_table(rates: dict[str, dict[str, float]]) -> Table:
         table.add_column(f"{kind} listed", justify="right")
     ranks = dict.fromkeys(interval for part in rates.values() for interval in part)
     for interval in ranks:
-        cells = [f"{part[interval]:.1%}" if interval in part else "" for part in rates.values()]
+        cells = [percent(part[interval]) if interval in part else "" for part in rates.values()]
         table.add_row(interval, *cells)
     return table

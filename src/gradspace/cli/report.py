@@ -13,6 +13,7 @@ from gradspace.comparison.compare import find_out, gather
 from gradspace.files import check_out_file
 from gradspace.processes import choose_device
 from gradspace.report import write_report
+from gradspace.wording import typed
 
 
 def add_to(app: typer.Typer) -> None:
@@ -39,4 +40,4 @@ def report(
         write_report(
             path, view.title, entries, find_out(view, entries), device=chosen, progress=progress
         )
-    console.print(f"wrote {path}", markup=False, highlight=False, soft_wrap=True)
+    console.print(f"wrote {typed(path)}", markup=False, highlight=False, soft_wrap=True)

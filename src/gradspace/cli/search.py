@@ -19,6 +19,7 @@ from gradspace.indexes.build import IndexUpdate
 from gradspace.indexes.contract import Hit, Kind
 from gradspace.indexes.make import index
 from gradspace.indexes.search import search
+from gradspace.wording import counted, percent, typed
 
 MOST_BROKEN_SHOWN = 10
 OBEYED = re.compile("[\0-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
@@ -79,7 +80,7 @@ def index_command(
         errors.print(_shown(note), style="yellow", soft_wrap=True)
     _show_update(out, len(made), made.update)
     for kind, recall in made.recall.items():
-        found = f"{approximate} finds {100 * recall:.1f} % of the 10 nearest {kind}s"
+        found = f"{approximate} finds {percent(recall)} of the 10 nearest {kind}s"
         console.print(found, markup=False, highlight=False)
 
 
@@ -91,9 +92,9 @@ def _show_update(out: Path, items: int, outcome: IndexUpdate) -> None:
         more = f"left out: {left} more (--json lists all)"
         errors.print(more, style="yellow", markup=False, highlight=False)
     console.print(
-        f"{out}: {items:,} items ({outcome.added:,} added, {outcome.changed:,} changed, "
-        f"{outcome.removed:,} removed, {outcome.unchanged:,} unchanged, "
-        f"{len(outcome.broken):,} left out)",
+        f"{typed(out)}: {counted(items, 'item')} ({outcome.added:,} added, "
+        f"{outcome.changed:,} changed, {outcome.removed:,} removed, "
+        f"{outcome.unchanged:,} unchanged, {len(outcome.broken):,} left out)",
         markup=False,
         highlight=False,
         soft_wrap=True,

@@ -15,6 +15,7 @@ from rich.table import Table
 
 from gradspace.comparison.grid import Cell
 from gradspace.comparison.runner import Job
+from gradspace.wording import counted
 
 Labels = tuple[str, str, str, int]
 """Dataset, model, objective and seed."""
@@ -74,8 +75,8 @@ class LiveTable:
 
     def _drawn(self, jobs: Jobs, columns: Sequence[tuple[str, Sequence[int]]]) -> Table:
         done = sum(job.state in ("finished", "failed") for job in jobs.values()) + len(self.kept)
-        left = time_left(jobs.values(), self._started)
-        title = f"{done} of {len(self.cells)} runs, {left}; rsum on dev"
+        of, left = counted(len(self.cells), "run"), time_left(jobs.values(), self._started)
+        title = f"{done} of {of}, {left}; rsum on dev"
         table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
         rows = dict.fromkeys((cell.dataset, cell.model, cell.objective) for cell in self.cells)
         differ = [len({row[place] for row in rows}) > 1 for place in (0, 1)]

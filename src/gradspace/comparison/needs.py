@@ -50,7 +50,8 @@ def check_needs(comparison: Comparison, cells: Sequence[Cell], name: str) -> Non
     """A ValueError where files are missing, before anything is trained."""
     missing = [n for n in find_needs(comparison, cells) if not n.there and not n.fetched]
     if missing:
-        more = f", and {len(missing) - 1} more are missing" if len(missing) > 1 else ""
+        others = len(missing) - 1
+        more = f", and {others} more {'are' if others > 1 else 'is'} missing" if others else ""
         raise ValueError(
             f"{name} needs {missing[0].what}, which is not there{more}: `gradspace compare {name} "
             "--check` says what to put where, `--data scenes` runs the same grid on built-in data"

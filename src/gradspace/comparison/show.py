@@ -10,6 +10,7 @@ from rich.console import Console
 from gradspace.comparison.compare import Compared, Findings
 from gradspace.comparison.tables import as_rich
 from gradspace.runs.numbers import COCOS_SPREAD
+from gradspace.wording import typed
 
 
 def show_findings(
@@ -27,6 +28,6 @@ def show_findings(
     for cell, problem in outcome.failed:
         console.print(f"failed: {cell}: {problem}", style="red", highlight=False, markup=False)
     for path in paths:
-        console.print(f"wrote {path}", markup=False, highlight=False, soft_wrap=True)
+        console.print(f"wrote {typed(path)}", markup=False, highlight=False, soft_wrap=True)
     if outcome.stopped:
         console.print("stopped; the same command goes on from here")

@@ -15,6 +15,7 @@ from gradspace.data.open import add_features_folder, read_dataset
 from gradspace.data.problems import broken_items, structural_problems, without
 from gradspace.data.vocabulary import SPECIAL, Vocabulary, words
 from gradspace.progress import Progress
+from gradspace.wording import counted
 
 LISTED = 10
 """Problems that the text names; `to_dict` has all of them."""
@@ -73,15 +74,15 @@ class DatasetReport:
         for split in self.splits:
             shape = f", features {list(split.feature_shape)}" if split.feature_shape else ""
             image, caption = split.kinds
-            sizes = f"{split.num_images} {image}s, {split.num_captions} {caption}s"
+            sizes = f"{counted(split.num_images, image)}, {counted(split.num_captions, caption)}"
             lines += [
                 f"  {split.name}: {sizes}{shape}",
                 f"    {caption}s per {image}: {split.captions_per_image}",
                 f"    words per {caption}: {split.words_per_caption}",
             ]
         lines += [
-            f"  vocabulary: {self.vocabulary_size} words seen 4 times or more in training texts "
-            f"(of {self.num_words})",
+            f"  vocabulary: {counted(self.vocabulary_size, 'word')} seen 4 times or more in "
+            f"training texts (of {self.num_words:,})",
             *([f"  images decoded: {self.num_decoded}"] if self.num_decoded else []),
             *_listed(self.problems),
         ]
@@ -139,7 +140,7 @@ def _listed(problems: Sequence[Problem]) -> list[str]:
         return ["  no problems"]
     counts = Counter(problem.kind for problem in problems)
     kinds = ", ".join(f"{count} x {kind}" for kind, count in counts.items())
-    lines = [f"  {len(problems)} problems ({kinds}):"]
+    lines = [f"  {counted(len(problems), 'problem')} ({kinds}):"]
     lines += [f"    {problem}" for problem in problems[:LISTED]]
     if len(problems) > LISTED:
         lines.append(f"    and {len(problems) - LISTED} more")

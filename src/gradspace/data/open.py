@@ -14,6 +14,7 @@ from gradspace.data.readers import READERS, Reader
 from gradspace.parameters import checked, parameters_of
 from gradspace.plugins import load_installed
 from gradspace.progress import Progress
+from gradspace.wording import counted
 
 
 def open_dataset(
@@ -53,7 +54,7 @@ def open_dataset(
     elif dataset.problems or problems:
         first, *others = (*dataset.problems, *problems)
         raise ValueError(
-            f"{source} has problems, {len(others) + 1} in all, the first is {first}; "
+            f"{source} has {counted(len(others) + 1, 'problem')}, the first is {first}; "
             "`gradspace data check` lists them, skip_broken leaves these items out"
         )
     return add_features_folder(dataset, features)

@@ -22,6 +22,7 @@ from gradspace.indexes.contract import Item
 from gradspace.indexes.where import Value
 from gradspace.runs.data import open_recipe
 from gradspace.runs.recipe import DataRecipe
+from gradspace.wording import counted
 
 MOST_LISTED = 200
 """Characters of a caption that serve as its key; of a longer one the beginning and a digest."""
@@ -113,9 +114,10 @@ def _unmatched(
     without = [path for path in known if path not in files]
     if not without:
         return []
+    match = "matches" if len(without) == 1 else "match"
     return [
-        f"{len(without)} of {len(known)} paths in {table} match no photo in {folder}, the first is "
-        f"{without[0]!r}"
+        f"{len(without)} of {counted(len(known), 'path')} in {table} {match} no photo in {folder}, "
+        f"the first is {without[0]!r}"
     ]
 
 

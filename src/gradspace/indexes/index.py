@@ -31,6 +31,7 @@ from gradspace.indexes.where import Condition, check_fields
 from gradspace.runs.embed import EXAMPLE_MODEL
 from gradspace.runs.folder import Run
 from gradspace.runs.system import System, is_pretrained
+from gradspace.wording import typed
 
 SAMPLES, SAMPLE_BYTES = 64, 4096
 """Of a file of weights, that tell it from others."""
@@ -227,7 +228,8 @@ def read_record(folder: Path) -> IndexRecord:
     except (FileNotFoundError, NotADirectoryError) as error:
         found = "is no index" if folder.exists() else "does not exist"
         raise ValueError(
-            f"{folder} {found}: make an index with `gradspace index MODEL PHOTOS --out {folder}`"
+            f"{folder} {found}: make an index with `gradspace index MODEL PHOTOS --out "
+            f"{typed(folder)}`"
         ) from error
     except ValidationError as error:
         first = error.errors()[0]

@@ -19,6 +19,7 @@ from gradspace.data.dataset import Split, digest
 from gradspace.files import check_is_file
 from gradspace.scores.represented import Represented
 from gradspace.tensor_files import load_tensors, save_tensors
+from gradspace.wording import counted
 
 KIND = "mined lists"
 VERSION = 1
@@ -129,4 +130,4 @@ def _describe(split: Split) -> str:
 
 
 def _sizes(num_images: int, num_texts: int, digest: str) -> str:
-    return f"{num_images:,} images, {num_texts:,} captions, digest {digest[:6]}"
+    return f"{counted(num_images, 'image')}, {counted(num_texts, 'caption')}, digest {digest[:6]}"

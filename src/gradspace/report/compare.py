@@ -29,6 +29,7 @@ from gradspace.progress import Show, silently
 from gradspace.report.write import write_report
 from gradspace.runs.data import open_recipe
 from gradspace.runs.recipe import DataRecipe, load_recipe
+from gradspace.wording import counted, typed
 
 
 @dataclass(frozen=True)
@@ -182,8 +183,8 @@ def run_plan(
     published = load_published(plan.published) if plan.published else []
     view = View(chosen.title, chosen.metrics, chosen.layout, tuple(published))
     say = console or Console(quiet=True)
-    title, folder = escape(chosen.title), escape(str(plan.folder))
-    say.print(f"[bold]{title}[/]: {len(plan.grid)} runs -> {folder}", highlight=False)
+    told = f"{counted(len(plan.grid), 'run')} -> {escape(typed(plan.folder))}"
+    say.print(f"[bold]{escape(chosen.title)}[/]: {told}", highlight=False, soft_wrap=True)
     for note in plan.notes:
         say.print(f"  {note}", style="dim", markup=False, highlight=False, soft_wrap=True)
     done = run_cells(chosen, plan.grid, plan.folder, devices=devices, most=jobs, console=say)

@@ -188,6 +188,8 @@ def _missing_pictures(split: Split, examples: Sequence[Example]) -> str:
     missing = {shown.name for shown in images if shown.name and shown.picture is None}
     if not missing:
         return ""
+    if len(missing) == 1:
+        return "1 image cannot be read and is shown as its first caption."
     return f"{len(missing)} images cannot be read and are shown as their first caption."
 
 

@@ -34,6 +34,7 @@ import torch
 from gradspace.files import check_is_folder, check_out_folder, only_writer, write_atomically
 from gradspace.plugins import imported
 from gradspace.runs.recipe import Recipe, load_recipe, recipe_toml
+from gradspace.wording import typed
 
 BEFORE_TRAINING = (
     "recipe.toml",
@@ -156,8 +157,8 @@ def check_free(folder: Path) -> None:
     """
     if Run(folder).has_begun:
         raise ValueError(
-            f"{folder} holds a run already: go on with --resume {folder}, delete it, or choose "
-            "another --out"
+            f"{folder} holds a run already: go on with --resume {typed(folder)}, delete it, or "
+            "choose another --out"
         )
     refused = (folder / "environment.json").is_file()
     check_out_folder(folder, "a run", BEFORE_TRAINING if refused else ())

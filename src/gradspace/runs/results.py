@@ -24,6 +24,7 @@ from gradspace.files import check_is_file, write_atomically
 from gradspace.metrics import RankedFold
 from gradspace.runs.evaluate import Evaluation
 from gradspace.runs.numbers import DIRECTIONS, KS, RECALLS, retrieval_metrics
+from gradspace.wording import counted
 
 VERSION = 1
 """Of both files; another number is refused."""
@@ -98,7 +99,8 @@ def check_comparable(results: Iterable[tuple[str, RunResults]]) -> None:
 
 def _describe(results: RunResults) -> str:
     folds = f" in {results.folds} folds" if results.folds > 1 else ""
-    sizes = f"{len(results.ranks['i2t']):,} images, {len(results.ranks['t2i']):,} captions"
+    num_images, num_texts = (len(results.ranks[way]) for way in DIRECTIONS)
+    sizes = f"{counted(num_images, 'image')}, {counted(num_texts, 'caption')}"
     return f"{results.split} of {results.dataset} ({sizes}{folds}, digest {results.digest[:6]})"
 
 

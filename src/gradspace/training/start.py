@@ -24,6 +24,7 @@ from gradspace.runs.system import prepare_system
 from gradspace.training.loop import train_run
 from gradspace.training.monitor import Monitor
 from gradspace.training.schedule import stages
+from gradspace.wording import counted, typed
 
 
 def train(
@@ -96,7 +97,7 @@ def _train(run: Run, dataset: Dataset, device: torch.device, console: Console | 
     recipe, say = run.recipe(), console or Console(quiet=True)
     system = prepare_system(run, recipe, dataset, device)
     names = f"{recipe.model.name}, {recipe.objective.name}"
-    say.print(f"{describe(dataset)}\n{names} -> {run.folder}", markup=False)
+    _tell(say, f"{describe(dataset)}\n{names} -> {typed(run.folder)}")
     if note := build_objective(recipe).value_note:
         _tell(say, note)
     end = stages(recipe)[-1].end
@@ -109,7 +110,7 @@ def _train(run: Run, dataset: Dataset, device: torch.device, console: Console | 
             raise
         raise KeyboardInterrupt(f"stopped at once, after the last checkpoint; {again}") from None
     if state.epoch < end:
-        raise KeyboardInterrupt(f"stopped after {state.step} steps; {again}")
+        raise KeyboardInterrupt(f"stopped after {counted(state.step, 'step')}; {again}")
     if recipe.init is not None and state.best_rsum <= _rsum_at_start(run):
         _tell(
             say,
@@ -118,8 +119,8 @@ def _train(run: Run, dataset: Dataset, device: torch.device, console: Console | 
     if not monitor.has_trained:
         _tell(
             say,
-            f"all {end} epochs of {run.folder} are done; to train on from its best weights: "
-            f"{command('train', run.recipe_file, '--init', run.folder)}",
+            f"nothing is left of the {counted(end, 'epoch')} of {typed(run.folder)}; to train on "
+            f"from its best weights: {command('train', run.recipe_file, '--init', run.folder)}",
         )
     _tell(say, f"done: {command('evaluate', run.folder)}")
 
@@ -137,11 +138,11 @@ def _rsum_at_start(run: Run) -> float:
 def describe(dataset: Dataset) -> str:
     """One line: splits with their sizes, and what was left out."""
     sizes = ", ".join(
-        f"{name} {len(split.image_names):,} {split.kinds[0]}s / "
-        f"{len(split.captions):,} {split.kinds[1]}s"
+        f"{name} {counted(len(split.image_names), split.kinds[0])} / "
+        f"{counted(len(split.captions), split.kinds[1])}"
         for name, split in dataset.splits.items()
     )
-    left_out = f"; {len(dataset.problems)} items left out" if dataset.problems else ""
+    left_out = f"; {counted(len(dataset.problems), 'item')} left out" if dataset.problems else ""
     return f"{dataset.name}: {sizes}{left_out}"
 
 
