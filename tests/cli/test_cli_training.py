@@ -196,6 +196,32 @@ def test_features_of_photos_of_which_one_is_broken(
     train_on(photos, out, run, "--set", "data.skip_broken=true")
 
 
+def test_splits_that_nobody_has_named_are_announced(
+    photos: Path, tmp_path: Path, backbone: Path
+) -> None:
+    for split in ("train", "dev", "test"):
+        (photos / f"{split}.txt").unlink()
+    features, run = tmp_path / "features", tmp_path / "run"
+    shared = ("--set", "training.batch_size=4", "--set", "training.epochs=1")
+    made = here("data", "features", photos, "--backbone", backbone, "--out", features)
+    assert made.returncode == 0, made.stderr
+    told = "no splits are named, so 10 % of the images are dev and 10 % test, chosen by their"
+    given = ("--data", photos, "--set", f"data.features={features}", "--set", "model.width=16")
+    trained = here("train", *given, *shared, "--out", run).stdout
+    sizes = "photos: train 10 images / 20 captions, dev 1 image / 2 captions, test 1 image / 2 cap"
+    assert sizes in trained
+    assert told in trained
+    for command in (
+        ("evaluate", run),
+        ("embed", run, "--out", tmp_path / "vectors"),
+        ("index", run, "--out", tmp_path / "index"),
+        ("mine", run, "--top-texts", "9", "--top-images", "9"),
+    ):
+        done = here(*command)
+        sizes = "10 images / 20 captions" if command[0] == "mine" else "1 image / 2 captions"
+        assert f": {sizes}; {told}" in done.stdout + done.stderr, command
+
+
 @pytest.mark.slow
 def test_data_and_features_of_a_run_may_lie_elsewhere(
     photos: Path, tmp_path: Path, backbone: Path

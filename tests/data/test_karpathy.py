@@ -75,7 +75,7 @@ def test_problems_are_named(tmp_path: Path) -> None:
         open_dataset(file)
     write_images(tmp_path, NAMES)
     with pytest.raises(
-        ValueError, match=r"1 in all, the first is duplicate image: a.jpg \(train\)"
+        ValueError, match=r"has 1 problem, the first is duplicate image: a.jpg \(train\)"
     ):
         open_dataset(file)
     dataset = open_dataset(file, skip_broken=True)

@@ -34,13 +34,16 @@ def test_a_folder_opens_as_it_lies_there(corpus: Path) -> None:
     assert train.captions[2:4] == ["What does 2 say, first?", "What does 2 say, then?"]
     assert train.image_of_caption.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
     assert list(dataset.splits) == ["train", "dev", "test"]
-    assert "test: 1 passages, 2 questions" in str(check_dataset(corpus))
+    assert "test: 1 passage, 2 questions" in str(check_dataset(corpus))
 
 
 def test_splits_by_shares(corpus: Path) -> None:
     for file in corpus.glob("*.txt"):
         file.unlink()
-    splits = open_dataset(corpus, dev_share=0.2, test_share=0.3).splits
+    dataset = open_dataset(corpus, dev_share=0.2, test_share=0.3)
+    splits = dataset.splits
+    assert "test 2 passages / " in dataset.description
+    assert "20 % of the passages are dev and 30 % test, chosen by their" in dataset.description
     assert {name: len(split.image_names) for name, split in splits.items()} == {
         "train": 3,
         "dev": 1,
@@ -66,7 +69,7 @@ def test_everything_wrong_is_listed_and_can_be_left_out(corpus: Path) -> None:
         ("passage in two splits", "p1"),
         ("empty question", "question 3 of p0"),
     ]
-    with pytest.raises(ValueError, match="has problems, 9 in all, the first is duplicate passage"):
+    with pytest.raises(ValueError, match="has 9 problems, the first is duplicate passage"):
         open_dataset(corpus)
     train = open_dataset(corpus, skip_broken=True).splits["train"]
     assert list(train.image_names) == ["p0", "p2"]

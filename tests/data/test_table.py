@@ -10,6 +10,7 @@ import pytest
 from data.examples import FLICKR8K, NAMES, needs_flickr8k, write_images, write_table, zip_folder
 
 from gradspace.data import Dataset, Split, open_dataset
+from gradspace.data.check import check_dataset
 from gradspace.data.open import is_dataset
 
 EVERY = [name for names in NAMES.values() for name in names]
@@ -98,6 +99,18 @@ def test_images_that_no_split_names_are_not_used(folder: Path) -> None:
     assert dataset.problems == ()
 
 
+def test_splits_that_nobody_has_named_are_announced(folder: Path) -> None:
+    assert not open_dataset(folder).drawn
+    remove_split_files(folder)
+    dataset = open_dataset(folder, dev_share=0.2)
+    [sizes, told] = dataset.description.split("; ")
+    shown = [f"{name} {split.sizes}" for name, split in dataset.splits.items()]
+    assert sizes == f"small: {', '.join(shown)}"
+    assert told.startswith("no splits are named, so 20 % of the images are dev and 10 % test, cho")
+    assert dataset.splits["test"].announcement == f"test: {dataset.splits['test'].sizes}; {told}"
+    assert f"\n  {told}\n" in str(check_dataset(folder, dev_share=0.2))
+
+
 def test_without_split_files_a_column_decides(folder: Path) -> None:
     remove_split_files(folder)
     table = folder / "captions.tsv"
@@ -106,6 +119,7 @@ def test_without_split_files_a_column_decides(folder: Path) -> None:
     with_split = [f"{split_of[row.split()[0]].replace('dev', 'val')}\t{row}" for row in rows]
     table.write_text("\n".join([f"split\t{header}", *with_split]))
     assert names_of(open_dataset(folder)) == NAMES
+    assert not open_dataset(folder).drawn
     table.write_text(table.read_text().replace("val\te", "valid\te"))
     with pytest.raises(ValueError, match=r"line 10 of captions.tsv has split 'valid'; expected"):
         open_dataset(folder)
@@ -137,7 +151,7 @@ def test_without_any_splits_a_hash_decides(tmp_path: Path) -> None:
     [
         ("\tno name", r"caption without image: line 14 of captions.tsv", 8),
         ("z.jpg\tnobody", r"caption without image: z.jpg, in no split and no image file", 8),
-        ("a.jpg", r"malformed row: line 14 of captions.tsv, 1 fields instead of 2", 8),
+        ("a.jpg", r"malformed row: line 14 of captions.tsv, 1 field instead of 2", 8),
         ("a.jpg\tone\ttwo", r"malformed row: line 14 of captions.tsv, 3 fields instead", 8),
         ("a.jpg\t \n", r"empty caption: caption 3 of a.jpg \(train\)", 8),
     ],
@@ -147,7 +161,7 @@ def test_bad_rows_are_named_and_skipped_when_asked(
 ) -> None:
     table = folder / "captions.tsv"
     table.write_text(table.read_text() + rows)
-    with pytest.raises(ValueError, match=rf"1 in all, the first is {problem}"):
+    with pytest.raises(ValueError, match=rf"has 1 problem, the first is {problem}"):
         open_dataset(folder)
     dataset = open_dataset(folder, skip_broken=True)
     assert len(dataset.splits["train"].captions) == captions_left

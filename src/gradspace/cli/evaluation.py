@@ -73,6 +73,8 @@ def evaluate_command(
 
 def _show(found: Evaluation, title: str, eccv: bool) -> None:
     folds = f", mean of {found.folds} folds" if found.folds > 1 else ""
+    if found.split.drawn:
+        console.print(found.split.announcement, highlight=False, soft_wrap=True)
     told = f"{title}{folds}; recalls and mAP in percent"
     console.print(told, markup=False, highlight=False, soft_wrap=True)
     console.print(str(found.report), markup=False, highlight=False, soft_wrap=True)
@@ -118,6 +120,8 @@ def embed(
             what = f"{counted(len(images or []), 'image')} and {counted(len(texts or []), 'text')}"
         else:
             chosen = run_split(run, split or "test", data, features, progress_bar)
+            if chosen.drawn:
+                console.print(chosen.announcement, highlight=False, soft_wrap=True)
             system = load(run, device).system
             with progress_bar("embedding") as progress:
                 found = embed_split(system, chosen, progress)

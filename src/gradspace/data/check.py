@@ -60,6 +60,8 @@ class DatasetReport:
     num_decoded: int
     """Images that were read from the first byte to the last."""
     problems: tuple[Problem, ...]
+    drawn: str = ""
+    """How the splits came about, where the data names none."""
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON; indices of problems are left out, items have names."""
@@ -70,7 +72,7 @@ class DatasetReport:
         return {**asdict(self), "problems": problems}
 
     def __str__(self) -> str:
-        lines = [self.name]
+        lines = [self.name, *([f"  {self.drawn}"] if self.drawn else [])]
         for split in self.splits:
             shape = f", features {list(split.feature_shape)}" if split.feature_shape else ""
             image, caption = split.kinds
@@ -115,6 +117,7 @@ def check_dataset(
         num_words=len({word for caption in captions for word in words(caption)}),
         num_decoded=num_decoded,
         problems=dataset.problems,
+        drawn=dataset.drawn,
     )
 
 

@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from gradspace.wording import counted
+
 Indices = NDArray[np.int64]
 RegionKind = Literal["grid", "detector"]
 """Cells of a backbone's feature map, or boxes around what a detector found."""
@@ -75,11 +77,24 @@ class Split:
     """The numbers that the dataset's authors gave its captions, where they did."""
     passages: Sequence[str] | None = None
     """Texts in the place of the images: the captions are then questions about them."""
+    drawn: str = ""
+    """How the split came about, where the data does not say what belongs to it."""
 
     @property
     def kinds(self) -> tuple[str, str]:
         """What people call the two sides."""
         return ("image", "caption") if self.passages is None else ("passage", "question")
+
+    @property
+    def sizes(self) -> str:
+        """`10 images / 20 captions`"""
+        image, caption = self.kinds
+        return f"{counted(len(self.image_names), image)} / {counted(len(self.captions), caption)}"
+
+    @property
+    def announcement(self) -> str:
+        """How large a split is that nobody has chosen; empty where somebody has."""
+        return f"{self.name}: {self.sizes}; {self.drawn}" if self.drawn else ""
 
 
 @dataclass(frozen=True)
@@ -90,6 +105,18 @@ class Dataset:
     splits: Mapping[str, Split]
     problems: tuple[Problem, ...] = ()
     """What is not in the splits because something is wrong with it."""
+
+    @property
+    def description(self) -> str:
+        """One line: splits with their sizes, what was left out, and how they came about."""
+        sizes = ", ".join(f"{name} {split.sizes}" for name, split in self.splits.items())
+        left_out = [f"{counted(len(self.problems), 'item')} left out"] if self.problems else []
+        return "; ".join([f"{self.name}: {sizes}", *left_out, *filter(None, [self.drawn])])
+
+    @property
+    def drawn(self) -> str:
+        """How the splits came about, where the data does not say what belongs to them."""
+        return next((split.drawn for split in self.splits.values()), "")
 
     def split(self, name: str) -> Split:
         if name not in self.splits:

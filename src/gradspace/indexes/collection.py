@@ -222,7 +222,8 @@ def dataset_split(data: DataRecipe, name: str, run: Path | None = None) -> Colle
         for name, own in zip(split.image_names, captions, strict=True)
     ]
     record = {"data": _with_resolved_paths(data), "split": name}
-    return Collection(record, split, [*images, *of_captions])
+    notes = [split.announcement] if split.drawn else []
+    return Collection(record, split, [*images, *of_captions], notes=notes)
 
 
 def _with_resolved_paths(data: DataRecipe) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from gradspace.comparison.recipe import Comparison, load_comparison
 from gradspace.comparison.study import Tried, save_heat_map, tried_points
 from gradspace.comparison.tables import View
 from gradspace.comparison.varied import check_overrides, leave_out_doubles
+from gradspace.data.dataset import Dataset
 from gradspace.data.feature_files import FeatureFile
 from gradspace.files import check_out_folder
 from gradspace.models.features import extract_features
@@ -160,7 +161,9 @@ def make_plan(
         of_data = [change for change in changes if change.startswith("data.")]
         own = load_recipe(overrides=of_data).data.model_copy(update={"source": data})
         if features is not None and own.features is None:
-            changes += _read_features(own, folder, features)
+            more, drawn = _read_features(own, folder, features)
+            changes += more
+            notes += drawn
     notes += ([SMALL] if small else []) + changes
     grid, doubles = leave_out_doubles(cells(chosen, str(recipe), overrides=changes, small=small))
     notes += doubles
@@ -244,13 +247,23 @@ def _devices(name: str | None) -> list[torch.device]:
     return [device]
 
 
-def _read_features(data: DataRecipe, folder: Path, wanted: FeatureSource) -> list[str]:
+def _read_features(
+    data: DataRecipe, folder: Path, wanted: FeatureSource
+) -> tuple[list[str], list[str]]:
     """Compute features for images without any; the change that makes runs read them.
 
-    Without a backbone to compute them, an .npy beside the captions with a row for every image.
+    Without a backbone to compute them, an .npy beside the captions with a row for every image. Also
+    how large the splits are, where nobody has chosen them.
     """
     with wanted.show("reading data") as progress:
         dataset = open_recipe(data, progress)
+    drawn = [dataset.description] if dataset.drawn else []
+    return _features_of(dataset, data, folder, wanted), drawn
+
+
+def _features_of(
+    dataset: Dataset, data: DataRecipe, folder: Path, wanted: FeatureSource
+) -> list[str]:
     if all(split.features or split.passages for split in dataset.splits.values()):
         return []
     if wanted.backbone is None:

@@ -97,7 +97,7 @@ def _train(run: Run, dataset: Dataset, device: torch.device, console: Console | 
     recipe, say = run.recipe(), console or Console(quiet=True)
     system = prepare_system(run, recipe, dataset, device)
     names = f"{recipe.model.name}, {recipe.objective.name}"
-    _tell(say, f"{describe(dataset)}\n{names} -> {typed(run.folder)}")
+    _tell(say, f"{dataset.description}\n{names} -> {typed(run.folder)}")
     if note := build_objective(recipe).value_note:
         _tell(say, note)
     end = stages(recipe)[-1].end
@@ -133,17 +133,6 @@ def _rsum_at_start(run: Run) -> float:
     """The rsum on dev of the weights of another run; below all where there is no dev."""
     start = next(run.metrics())
     return float(start["dev"]["rsum"]) if start["kind"] == "start" else -inf
-
-
-def describe(dataset: Dataset) -> str:
-    """One line: splits with their sizes, and what was left out."""
-    sizes = ", ".join(
-        f"{name} {counted(len(split.image_names), split.kinds[0])} / "
-        f"{counted(len(split.captions), split.kinds[1])}"
-        for name, split in dataset.splits.items()
-    )
-    left_out = f"; {counted(len(dataset.problems), 'item')} left out" if dataset.problems else ""
-    return f"{dataset.name}: {sizes}{left_out}"
 
 
 def default_folder(recipe: Recipe) -> Path:

@@ -13,8 +13,9 @@ from pathlib import Path
 
 from gradspace.data.dataset import Dataset, Problem, make_split
 from gradspace.data.readers.registry import reader
-from gradspace.data.readers.table import SPLITS, Fraction, shares, split_files
+from gradspace.data.readers.table import SPLITS, Fraction, how_drawn, shares, split_files
 from gradspace.data.text_files import read_lines
+from gradspace.wording import counted
 
 FILES = ("passages.tsv", "questions.tsv")
 
@@ -44,7 +45,9 @@ def open_passages(
             questions[name].append(question)
         else:
             problems.append(Problem("question without passage", "", where, f"no passage {name}"))
-    splits = split_files(path) or shares(list(texts), dev_share, test_share)
+    named = split_files(path)
+    splits = named or shares(list(texts), dev_share, test_share)
+    drawn = "" if named else how_drawn("passages", dev_share, test_share)
     made = {}
     for split in dict.fromkeys(SPLITS.values()):
         known = [name for name in splits.get(split, ()) if name in texts]
@@ -52,7 +55,8 @@ def open_passages(
         problems += [Problem("missing passage", split, name) for name in sorted(unknown)]
         if known:
             one = make_split(split, [(name, questions[name]) for name in known])
-            made[split] = replace(one, passages=[texts[name] for name in known])
+            passages = [texts[name] for name in known]
+            made[split] = replace(one, passages=passages, drawn=drawn)
     return Dataset(path.resolve().name, made, tuple(problems))
 
 
@@ -64,5 +68,5 @@ def _rows(file: Path, problems: list[Problem]) -> Iterator[tuple[str, str, str]]
         if len(fields) == 2 and fields[0].strip():
             yield where, fields[0].strip(), fields[1]
         elif line.strip():
-            detail = f"{len(fields)} fields; expected an id, a tab and a text"
+            detail = f"{counted(len(fields), 'field')}; expected an id, a tab and a text"
             problems.append(Problem("malformed row", "", where, detail))

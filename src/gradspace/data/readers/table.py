@@ -16,7 +16,7 @@ import hashlib
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -26,6 +26,7 @@ from gradspace.data.dataset import Dataset, Problem, make_split
 from gradspace.data.image_files import ImageStore, StoredImages, find_store, open_store
 from gradspace.data.readers.registry import reader
 from gradspace.data.text_files import read_lines, read_text
+from gradspace.wording import counted
 
 SUFFIXES = (".tsv", ".csv", ".parquet")
 SPLITS = {"train": "train", "dev": "dev", "val": "dev", "test": "test"}
@@ -92,14 +93,15 @@ def open_table(
         raise ValueError(f"{path} has {len(others) + 1} tables of captions; give one of them")
     table = _read(file)
     store = open_store(images) if images else find_store(file.parent, list(table.captions))
-    splits = split_files(file.parent) or table.splits
-    splits = splits or shares(list(table.captions), dev_share, test_share)
+    named = split_files(file.parent) or table.splits
+    splits = named or shares(list(table.captions), dev_share, test_share)
+    drawn = "" if named else how_drawn("images", dev_share, test_share)
     made = {}
     for split in dict.fromkeys(SPLITS.values()):
         if split in splits:
             described = [(name, table.captions.get(name, [])) for name in splits[split]]
             stored = StoredImages(store, splits[split]) if store else None
-            made[split] = make_split(split, described, stored)
+            made[split] = replace(make_split(split, described, stored), drawn=drawn)
     unused = _captions_without_image(table, splits, store)
     name = path.resolve().name if path.is_dir() else path.stem
     return Dataset(name, made, (*table.problems, *unused))
@@ -119,7 +121,7 @@ def _read(file: Path) -> CaptionTable:
             row = dict(zip(header, fields, strict=True))
             table.add(where, row["image"].strip(), row["caption"], row.get("split"))
         else:
-            detail = f"{len(fields)} fields instead of {len(header)}"
+            detail = f"{counted(len(fields), 'field')} instead of {len(header)}"
             table.problems.append(Problem("malformed row", "", where, detail))
     return table
 
@@ -169,6 +171,14 @@ def split_files(folder: Path) -> Splits:
             if not found[split]:
                 raise ValueError(f"{file} names no image; fill or remove it")
     return found
+
+
+def how_drawn(what: str, dev: float, test: float) -> str:
+    """Say what `shares` does."""
+    return (
+        f"no splits are named, so {100 * dev:g} % of the {what} are dev and {100 * test:g} % test, "
+        "chosen by their names (train.txt, dev.txt and test.txt choose otherwise)"
+    )
 
 
 def shares(names: Sequence[str], dev: float, test: float) -> Splits:
