@@ -54,7 +54,7 @@ def smooth_ap(p: Tensor, n: Tensor, _: Tensor, t: float = 0.01) -> Tensor:
 
 
 def circle_sigmoid_ms(p: Tensor, n: Tensor, all_p: Tensor) -> Tensor:
-    """GOAL eq. 8, with offset 1, and 12; `all_p` are the scores of all positive pairs."""
+    """GOAL eq. 8, with its code's offset, and 12; `all_p` are the scores of all positive pairs."""
     scale, alpha, beta, base, epsilon = 10, 2, 10, 0.5, 0.1
     hardest, at = n.max(0)
     with torch.no_grad():
@@ -66,7 +66,7 @@ def circle_sigmoid_ms(p: Tensor, n: Tensor, all_p: Tensor) -> Tensor:
         count = len(below) - own
         total = (alpha * (p[:, None] - below)).exp().sum(1) - own
         m_positive = (total / count.clamp(min=1)).where(count > 0, 1)
-        triplet_weight = (scale * (1 + hardest**2 - p * (2 - p))).sigmoid()
+        triplet_weight = (scale * (0.5 + hardest**2 - p * (2 - p))).sigmoid()
         positive_weight = 1 / (m_positive + (alpha * (p - base)).exp())
         negative_weight = 1 / (m_negative + (-beta * (hardest - base)).exp())
     return (triplet_weight * (negative_weight * hardest - positive_weight * p)).sum()

@@ -117,7 +117,7 @@ def constant_linear_ms(images: Tensor, texts: Tensor, margin: float = 0.2) -> Te
 
 
 def circle_sigmoid_ms(
-    images: Tensor, texts: Tensor, scale: float = 10, offset: float = 1
+    images: Tensor, texts: Tensor, scale: float = 10, offset: float = 0.5
 ) -> Tensor:
     alpha, beta, base = 2.0, 10.0, 0.5
 

@@ -44,7 +44,6 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
         "train --data NO",
         "train --set data.features=NO",
         "train --offline-negatives NO",
-        "compare NO",
         "compare RECIPE --data NO",
         "data check NO",
         "data features NO --backbone x --out OUT",
@@ -55,8 +54,7 @@ def test_a_path_that_leads_nowhere(
     typed: str, trained: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    recipe = Path(__file__).parents[2] / "recipes" / "icr-table1.toml"
-    places = {"NO": "no/where/at/all", "RUN": trained.folder, "OUT": "out", "RECIPE": recipe}
+    places = {"NO": "no/where/at/all", "RUN": trained.folder, "OUT": "out", "RECIPE": "icr-table1"}
     for name, place in places.items():
         typed = typed.replace(name, str(place))
     done = here(*typed.split())

@@ -104,7 +104,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
         ("train", *SMALL),
         ("index", "RUN"),
         ("data", "features", "scenes", "--backbone", "nowhere"),
-        ("compare", ROOT / "recipes" / "icr-table1.toml", "--data", "scenes"),
+        ("compare", "icr-table1", "--data", "scenes"),
         ("demo",),
     ],
 )

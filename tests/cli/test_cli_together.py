@@ -48,7 +48,7 @@ def test_what_would_be_ignored_is_refused(
         "OUT": tmp_path / "out",
         "PHOTOS": tmp_path / "photos",
         "VECTORS": tmp_path / "vectors",
-        "RECIPE": ROOT / "recipes" / "icr-table1.toml",
+        "RECIPE": "icr-table1",
     }
     write_photos(tmp_path / "photos", range(1))
     (tmp_path / "vectors").touch()

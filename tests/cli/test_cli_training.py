@@ -336,7 +336,7 @@ def test_a_finished_run_says_how_to_train_on(trained: Run, tmp_path: Path) -> No
     told = here("train", "--resume", trained.folder).stdout.replace("\n", " ")
     command = f"train {trained.recipe_file} --init {trained.folder}"
     assert f"nothing is left of the 2 epochs of {trained.folder}; to train on from its best" in told
-    assert f"gradspace {command} done: gradspace evaluate" in told
+    assert f"gradspace {command} done: " in told
     assert here(*command.split(), "--out", tmp_path / "more").returncode == 0
     assert Run(tmp_path / "more").recipe().init == trained.folder
 

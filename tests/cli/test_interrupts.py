@@ -105,7 +105,7 @@ def test_processes_that_are_started_do_not_hear_it() -> None:
 @pytest.mark.parametrize("command", ["train", "compare"])
 def test_at_any_moment(command: str, seconds: float, tmp_path: Path) -> None:
     """As in a terminal, where all processes of a command get it."""
-    recipe = str(Path(__file__).parents[2] / "recipes" / "icr-table1.toml")
+    recipe = "icr-table1"
     given = [recipe, "--jobs", "2"] if command == "compare" else []
     process = subprocess.Popen(
         [sys.executable, "-m", "gradspace", command, *given, "--data", "scenes", "--out", tmp_path],

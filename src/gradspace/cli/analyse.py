@@ -133,8 +133,8 @@ def run_analysis(
         print(json.dumps([vars(row) for row in rows], indent=2))
         return
     for counted in sorted({str(entry.analysis.counting) for entry in entries}):
-        console.print(counted, style="dim", highlight=False)
-    console.print(COCOS_SPREAD, highlight=False)
+        console.print(counted, style="dim", markup=False, highlight=False)
+    console.print(COCOS_SPREAD, markup=False, highlight=False)
     for table in make_tables(View("", COCOS), entries, {}):
         console.print(*as_rich(table, console.width), sep="\n")
 

@@ -83,7 +83,7 @@ def run_demo(folder: Path, console: Console) -> None:
     console.print("Retrieval on 500 test images, in percent, mean ± standard deviation over seeds")
     show_findings(console, done.findings, done.runs, paths)
     console.print("\nWhat contributes to the gradient of a query, over the training set")
-    console.print(COCOS_SPREAD)
+    console.print(COCOS_SPREAD, markup=False)
     for table in make_tables(View(TITLE, COCOS), done.runs.entries, {}):
         console.print(*as_rich(table, console.width), sep="\n")
     console.print(EXPLANATION)

@@ -74,7 +74,7 @@ def evaluate_command(
 def _show(found: Evaluation, title: str, eccv: bool) -> None:
     folds = f", mean of {found.folds} folds" if found.folds > 1 else ""
     if found.split.drawn:
-        console.print(found.split.announcement, highlight=False, soft_wrap=True)
+        console.print(found.split.announcement, markup=False, highlight=False, soft_wrap=True)
     told = f"{title}{folds}; recalls and mAP in percent"
     console.print(told, markup=False, highlight=False, soft_wrap=True)
     console.print(str(found.report), markup=False, highlight=False, soft_wrap=True)
@@ -121,7 +121,7 @@ def embed(
         else:
             chosen = run_split(run, split or "test", data, features, progress_bar)
             if chosen.drawn:
-                console.print(chosen.announcement, highlight=False, soft_wrap=True)
+                console.print(chosen.announcement, markup=False, highlight=False, soft_wrap=True)
             system = load(run, device).system
             with progress_bar("embedding") as progress:
                 found = embed_split(system, chosen, progress)
@@ -136,7 +136,7 @@ def embed(
 def _own_embeddings(model: LoadedModel, texts: list[str], images: list[Path]) -> Embeddings:
     for text in texts:
         if note := note_on_words(model.system, text):
-            errors.print(note, style="yellow", highlight=False, soft_wrap=True)
+            errors.print(note, style="yellow", markup=False, highlight=False, soft_wrap=True)
     return Embeddings(
         images=model.embed_images(images),
         texts=model.embed_texts(texts),

@@ -78,7 +78,7 @@ def _show(found: MinedFile, audit: bool, as_json: bool) -> None:
         print(json.dumps(told, indent=2))
         return
     if found.split is not None and found.split.drawn:
-        console.print(found.split.announcement, highlight=False, soft_wrap=True)
+        console.print(found.split.announcement, markup=False, highlight=False, soft_wrap=True)
     method = found.lists.record["method"]
     parts = [percent(method[key]) for key in ("recall_texts", "recall_images") if key in method]
     near = f", which hold {' and '.join(parts)} of the exact ones," if parts else ""

@@ -77,7 +77,7 @@ def index_command(
         print(json.dumps({**told, **vars(made.update), "recall": made.recall}))
         return
     for note in made.notes:
-        errors.print(_shown(note), style="yellow", soft_wrap=True)
+        errors.print(_shown(note), style="yellow", markup=False, soft_wrap=True)
     _show_update(out, len(made), made.update)
     for kind, recall in made.recall.items():
         found = f"{approximate} finds {percent(recall)} of the 10 nearest {kind}s"
@@ -139,7 +139,7 @@ def search_command(
         find=find,
         where=where or (),
         device=device,
-        say=lambda note: errors.print(_shown(note), style="yellow", soft_wrap=True),
+        say=lambda note: errors.print(_shown(note), style="yellow", markup=False, soft_wrap=True),
     )
     if as_json:
         print(json.dumps([_as_dict(hit) for hit in hits]))

@@ -53,7 +53,7 @@ def serve(
         for searcher in searchers if explain else ():
             if not searcher.explains:
                 why = f"{explain} cannot say why something in {searcher.index.name} was found"
-                errors.print(why, style="yellow", soft_wrap=True)
+                errors.print(why, style="yellow", markup=False, soft_wrap=True)
         run_server(searchers, listening, open_page)
 
 

@@ -18,7 +18,7 @@ def show_findings(
 ) -> None:
     """Tables, what they say in words, what went wrong, and where it all is."""
     if findings.counts:
-        console.print(COCOS_SPREAD, highlight=False)
+        console.print(COCOS_SPREAD, markup=False, highlight=False)
     for table in findings.tables:
         console.print(*as_rich(table, console.width), sep="\n")
     if findings.verdicts:

@@ -69,22 +69,6 @@ def update_index(
             ) from error
 
 
-def check_readable(collection: Collection, system: System) -> None:
-    """A ValueError where the model cannot read the images of a collection."""
-    split, reading = collection.split, system.reading
-    if reading.kind == "passages":
-        raise ValueError("a model of passages has no images to index")
-    if not split.image_names:
-        return
-    if reading.kind == "features" and split.features is None:
-        raise ValueError(
-            "this run reads precomputed features, and the collection has pictures only: index the "
-            "run's own dataset, or train with model.backbone"
-        )
-    if reading.kind == "pictures" and split.images is None:
-        raise ValueError("this run reads pictures, and the collection has features only")
-
-
 @dataclass(frozen=True, eq=False)
 class _Batch:
     """Images that are ready to be embedded."""
@@ -189,7 +173,6 @@ class _Build:
 def _batch_maker(
     collection: Collection, system: System, places: Sequence[int]
 ) -> Callable[[int], _Batch]:
-    check_readable(collection, system)
     reading = system.reading
     pixels = reading.pixels if isinstance(reading, PictureReading) else None
     return partial(_make_batch, collection.split, collection.items, pixels, places)

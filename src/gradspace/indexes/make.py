@@ -10,7 +10,7 @@ from pathlib import Path
 from gradspace.commands import command
 from gradspace.data.open import is_dataset
 from gradspace.indexes.approximate import IndexKind
-from gradspace.indexes.build import IndexUpdate, check_readable, update_index
+from gradspace.indexes.build import IndexUpdate, update_index
 from gradspace.indexes.collection import Collection, caption_file, dataset_split, photo_folder
 from gradspace.indexes.contract import Kind
 from gradspace.indexes.index import Index, create_index
@@ -77,7 +77,6 @@ def index(
         _check_model(Path(model), source, out)
     loaded = as_model(model, device)
     collection = _collection(loaded.source, source, split, metadata, features)
-    check_readable(collection, loaded.system)
     made = create_index(
         Path(out), loaded.source, loaded.system, collection, name=name, engine=engine
     )

@@ -73,7 +73,7 @@ class RetrievalReport:
     def __str__(self) -> str:
         ks = list(self.image_to_text.recall)
         shown = [METRICS[name] for name in self.image_to_text.metrics]
-        width = {m.name: max(len(m.heading) + 2, 10 - m.decimals) for m in shown}
+        width = {m.name: max(len(m.heading) + 2, 7 if m.share else 10 - m.decimals) for m in shown}
         head = f"{'':>15}" + "".join(f"{f'R@{k}':>7}" for k in ks) + f"{'average':>9}"
         head += "".join(f"{m.heading:>{width[m.name]}}" for m in shown)
         lines = [head + f"{'queries':>9}"]

@@ -6,14 +6,13 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+from gradspace.files import check_is_file
+
 
 def read_toml(path: Path) -> dict[str, Any]:
+    check_is_file(path, "a recipe, a TOML file")
     try:
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))
-    except FileNotFoundError:
-        raise ValueError(f"there is no recipe {path}") from None
-    except IsADirectoryError:
-        raise ValueError(f"{path} is a folder: expected a recipe, a TOML file") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not a TOML file: {error}") from None
 
