@@ -60,7 +60,7 @@ def test_truth_is_known() -> None:
         ({"num_train": 0}, "num_train is 0; use 1 or more"),
         ({"num_tran": 9}, r"scenes has no parameter 'num_tran'; did you mean 'num_train'"),
         ({"noise": "loud"}, "noise of scenes should be a valid number"),
-        ({"images": "folder"}, "scenes is built in and has its own images"),
+        ({"images": "folder"}, "scenes has its own images: leave images out"),
     ],
 )
 def test_bad_options_are_explained(options: dict[str, Any], message: str) -> None:

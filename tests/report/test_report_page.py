@@ -204,7 +204,7 @@ def test_images_that_cannot_be_read(
 def test_a_dataset_that_is_gone_costs_a_sentence(
     entries: list[Entry], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def gone(_: Any) -> Dataset:
+    def gone(*_: Any, **__: Any) -> Dataset:
         raise ValueError("there is no folder data/photos.")
 
     monkeypatch.setattr("gradspace.report.examples.open_recipe", gone)
