@@ -32,6 +32,17 @@ def leave_at_once() -> None:
     sys.unraisablehook = _leave_quietly
 
 
+def leave_now() -> NoReturn:
+    """Exit after Ctrl-C, without what Python does at its end.
+
+    Where the interrupt came in the middle of an `exec`, as dataclasses are made with, Python would
+    end itself by the signal, whatever became of it since.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(CODE)
+
+
 def raise_interrupts() -> None:
     """Raise Ctrl-C from here on, in a process that it would have ended."""
     if signal.getsignal(signal.SIGINT) is _leave:
