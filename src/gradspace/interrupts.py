@@ -21,25 +21,36 @@ _came = False
 
 
 def say(sentence: str) -> None:
-    """On stderr; of several processes only the first one speaks."""
+    """Print on stderr; of several processes only the first one speaks."""
     if _is_first():
         print(f"gradspace: {sentence}", file=sys.stderr, flush=True)
 
 
 def leave_at_once() -> None:
-    """From here on Ctrl-C ends the process."""
+    """Let Ctrl-C end the process, from here on."""
     signal.signal(signal.SIGINT, _leave)
     sys.unraisablehook = _leave_quietly
 
 
+def leave_now() -> NoReturn:
+    """Exit after Ctrl-C, without what Python does at its end.
+
+    Where the interrupt came in the middle of an `exec`, as dataclasses are made with, Python would
+    end itself by the signal, whatever became of it since.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(CODE)
+
+
 def raise_interrupts() -> None:
-    """From here on Ctrl-C is raised, in a process that it would have ended."""
+    """Raise Ctrl-C from here on, in a process that it would have ended."""
     if signal.getsignal(signal.SIGINT) is _leave:
         signal.signal(signal.SIGINT, _raise)
 
 
 def came() -> bool:
-    """Was Ctrl-C raised? It may have become another error on its way through a library."""
+    """Whether Ctrl-C was raised, which may have become another error in a library."""
     return _came
 
 

@@ -51,6 +51,9 @@ def test_a_start_that_fails_leaves_nothing(
     (tmp_path / "runs" / "mine").mkdir(parents=True)
     assert here("train", *SMALL, *wrong, "--out", "runs/mine").returncode == 1
     assert files(tmp_path) == ["runs", "runs/mine"], "what was there before stays"
+    (tmp_path / "runs" / "mine" / ".notes").touch()
+    assert here("train", *SMALL, *wrong, "--out", "runs/mine").returncode == 1
+    assert files(tmp_path) == ["runs", "runs/mine", "runs/mine/.notes"]
 
 
 def test_the_corrected_command_has_the_name_that_was_promised(

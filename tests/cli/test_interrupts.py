@@ -39,6 +39,20 @@ Last()
 print("went on")
 """
 
+IN_AN_EXEC = """
+import gradspace.__main__
+from gradspace import cli
+
+def interrupted(arguments):
+    try:
+        exec("raise KeyboardInterrupt")
+    except KeyboardInterrupt:
+        return 130
+
+cli._run = interrupted
+cli.main()
+"""
+
 
 def python(code: str) -> tuple[int, str, str]:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
@@ -62,6 +76,11 @@ def test_while_modules_are_imported(module: str, arguments: list[str]) -> None:
 
 def test_where_none_can_be_raised() -> None:
     assert python(IN_A_DESTRUCTOR) == (130, "", "gradspace: stopped\n")
+
+
+def test_in_the_middle_of_an_exec() -> None:
+    """After which Python would end itself by the signal."""
+    assert python(IN_AN_EXEC) == (130, "", "")
 
 
 def test_while_a_command_works(monkeypatch: pytest.MonkeyPatch) -> None:

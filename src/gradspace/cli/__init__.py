@@ -140,6 +140,8 @@ def main() -> None:
     except SystemExit as leaving:
         code = leaving.code
     interrupts.leave_at_once()
+    if code == interrupts.CODE:
+        interrupts.leave_now()
     if "RANK" not in os.environ:  # one process, which may not even have needed torch
         sys.exit(code)
     from gradspace.processes import leave

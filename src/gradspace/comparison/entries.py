@@ -49,7 +49,7 @@ class Entry:
         return self._row(metric).value
 
     def std_over_batches(self, metric: str) -> float | None:
-        """Of what is counted batch by batch; None of one batch, and of anything else."""
+        """The deviation of what is counted batch by batch; None for anything else."""
         return self._row(metric).std if self.analysis.num_batches > 1 else None
 
     def _row(self, metric: str) -> Row:

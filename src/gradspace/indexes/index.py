@@ -81,7 +81,7 @@ class Index:
         kind: Kind,
         where: Sequence[Condition] = (),
     ) -> list[list[Hit]]:
-        """What the engine finds; where that is nothing, every field of the conditions is known."""
+        """Search the engine; where nothing is found, a field that no item has is an error."""
         found = self.engine.search(queries, k, kind, where)
         if where and not any(found):
             if self._fields[0] != len(self.engine):

@@ -106,7 +106,7 @@ class MilvusEngine:
         return {name for row in self._rows("metadata") for name in row["metadata"]}
 
     def _rows(self, *columns: str) -> Iterator[dict[str, Any]]:
-        """Of all items."""
+        """Read columns of all items."""
         with self._explained():
             pages = self._client.query_iterator(
                 self._name,

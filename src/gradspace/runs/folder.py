@@ -21,7 +21,7 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -179,27 +179,32 @@ def create_run(folder: Path, recipe: Recipe) -> Run:
 
 @contextmanager
 def started_run(folder: Path, recipe: Recipe) -> Iterator[Run]:
-    """A new run, whose folder goes again where its training does not begin."""
-    existing = next(place for place in (folder, *folder.absolute().parents) if place.exists())
-    run = create_run(folder, recipe)
+    """Make a new run, and take its folder away again where its training does not begin."""
+    places = (folder, *folder.absolute().parents)
+    made = [place for place in places if not place.exists()]
+    check_free(folder)
+    run = Run(folder)
     try:
-        yield run
+        yield create_run(folder, recipe)
     except BaseException:
-        if not (run.has_begun or run.failure.exists()):
+        if folder.exists() and not (run.has_begun or run.failure.exists()):
             with suppress(ValueError), only_writer(folder):
-                _take_away(folder, existing)
+                _take_away(folder, made)
         raise
 
 
-def _take_away(folder: Path, existing: Path) -> None:
-    """Delete a folder and the folders above it that were made for it, up to one that was there."""
-    shutil.rmtree(folder)
-    if folder == existing:
-        folder.mkdir()
-    for above in folder.absolute().parents:
-        if above == existing or folder == existing or any(above.iterdir()):
+def _take_away(folder: Path, made: Sequence[Path]) -> None:
+    """Delete what a run has before its first step, and the folders that were made for it.
+
+    What else is in them stays, and so do they then.
+    """
+    for path in list(folder.iterdir()):
+        if path.name.startswith((".lock", *BEFORE_TRAINING)):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    for place in made:
+        if any(place.iterdir()):
             return
-        above.rmdir()
+        place.rmdir()
 
 
 def open_run(folder: Path) -> Run:
