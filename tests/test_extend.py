@@ -58,7 +58,8 @@ def sections() -> dict[str, str]:
     found = {}
     for title, text in parts:
         block = re.search(r"```python\n(.*?)```", text, flags=re.DOTALL)
-        assert block
+        if block is None:  # how to import a file of one's own
+            continue
         found[title] = block[1]
     return found
 

@@ -136,5 +136,5 @@ def test_a_folder_in_the_place_of_a_file_is_refused(
 def test_an_index_of_what_the_model_cannot_read_is_not_begun(trained: Run, tmp_path: Path) -> None:
     write_photos(tmp_path / "photos", range(2))
     told = refused("index", trained.folder, tmp_path / "photos", "--out", tmp_path / "index")
-    assert "reads precomputed features, and the collection has pictures only" in told
+    assert "reads precomputed features, and there are only pictures" in told
     assert not (tmp_path / "index").exists()
