@@ -68,7 +68,7 @@ def sections() -> dict[str, str]:
 def test_one_file_and_its_test(tmp_path: Path) -> None:
     added = sections()
     assert added.keys() == LOOPS.keys()
-    for folder in ("src", "tests", "recipes"):
+    for folder in ("src", "tests"):
         shutil.copytree(ROOT / folder, tmp_path / folder)
     for file in ("pyproject.toml", "CONTRIBUTING.md"):
         shutil.copy(ROOT / file, tmp_path)
