@@ -32,7 +32,8 @@ from gradspace.models.features import extract_features
 from gradspace.runs.data import open_recipe
 from gradspace.runs.embed import embed_captions, embed_pictures
 from gradspace.runs.folder import create_run
-from gradspace.runs.recipe import DataRecipe, make_recipe
+from gradspace.runs.recipe import make_recipe
+from gradspace.runs.recipe_tables import DataRecipe
 from gradspace.runs.system import System, load_system, new_system
 from gradspace.training import train_run
 from gradspace.training.monitor import Monitor

@@ -15,7 +15,7 @@ from gradspace.indexes.collection import (
     photo_folder,
     with_facts,
 )
-from gradspace.runs.recipe import DataRecipe
+from gradspace.runs.recipe_tables import DataRecipe
 
 
 def test_a_folder_of_photos(photos: Path) -> None:

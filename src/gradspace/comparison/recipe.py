@@ -29,7 +29,7 @@ from gradspace.comparison.builtin import builtin_file
 from gradspace.comparison.study import AxisValues, study_points
 from gradspace.parameters import NonNegative, suggestion
 from gradspace.runs.numbers import RECALLS, check_metric
-from gradspace.runs.recipe import RecipeTable
+from gradspace.runs.recipe_tables import RecipeTable
 from gradspace.runs.toml_files import read_toml
 
 Tables = dict[str, Any]

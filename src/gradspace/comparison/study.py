@@ -25,7 +25,7 @@ from gradspace.analysis.diagrams import STYLE
 from gradspace.comparison.entries import Entry
 from gradspace.files import write_atomically
 from gradspace.runs.folder import Run
-from gradspace.runs.recipe import RecipeTable
+from gradspace.runs.recipe_tables import RecipeTable
 
 StudyPoint = tuple[tuple[str, Any], ...]
 """Key of the training recipe and its value, for every parameter of a study."""

@@ -25,7 +25,8 @@ from gradspace.runs.data import open_recipe
 from gradspace.runs.finish import evaluate_run
 from gradspace.runs.folder import Run, started_run, weights_digest
 from gradspace.runs.mine import mine_run
-from gradspace.runs.recipe import DataRecipe, Recipe
+from gradspace.runs.recipe import Recipe
+from gradspace.runs.recipe_tables import DataRecipe
 from gradspace.runs.system import load_system, prepare_system
 from gradspace.tensor_files import load_tensors, save_tensors
 from gradspace.training import train_run

@@ -21,7 +21,7 @@ from gradspace.files import check_is_file, check_is_folder
 from gradspace.indexes.contract import Item
 from gradspace.indexes.where import Value
 from gradspace.runs.data import open_recipe
-from gradspace.runs.recipe import DataRecipe
+from gradspace.runs.recipe_tables import DataRecipe
 from gradspace.wording import counted
 
 MOST_LISTED = 200

@@ -29,7 +29,8 @@ from gradspace.processes import choose_device
 from gradspace.progress import Show, silently
 from gradspace.report.write import write_report
 from gradspace.runs.data import open_recipe
-from gradspace.runs.recipe import DataRecipe, load_recipe
+from gradspace.runs.recipe import load_recipe
+from gradspace.runs.recipe_tables import DataRecipe
 from gradspace.wording import counted, typed
 
 

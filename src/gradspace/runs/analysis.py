@@ -24,7 +24,7 @@ from gradspace.data.dataset import Split
 from gradspace.data.order import epoch_order
 from gradspace.files import write_atomically
 from gradspace.objectives import Objective
-from gradspace.runs.recipe import TrainingRecipe
+from gradspace.runs.recipe_tables import TrainingRecipe
 from gradspace.scores.positives import match_ids
 from gradspace.scores.represented import Parts, Represented
 

@@ -9,7 +9,7 @@ from gradspace.data.open import open_dataset
 from gradspace.plugins import not_repeated
 from gradspace.progress import Progress, Show, silently
 from gradspace.runs.folder import open_run
-from gradspace.runs.recipe import DataRecipe
+from gradspace.runs.recipe_tables import DataRecipe
 from gradspace.runs.system import is_pretrained
 
 

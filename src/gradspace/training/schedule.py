@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from gradspace.runs.recipe import Recipe, TrainingRecipe
+from gradspace.runs.recipe import Recipe
+from gradspace.runs.recipe_tables import TrainingRecipe
 
 
 @dataclass(frozen=True)

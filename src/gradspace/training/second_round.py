@@ -19,7 +19,7 @@ from gradspace.loss.mined import Offline
 from gradspace.mining.lists import MinedLists, load_lists
 from gradspace.mining.sampling import Sampling, draw_offline
 from gradspace.runs.folder import Run
-from gradspace.runs.recipe import OfflineRecipe
+from gradspace.runs.recipe_tables import OfflineRecipe
 
 
 @dataclass(frozen=True)
