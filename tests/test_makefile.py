@@ -69,6 +69,7 @@ def test_nothing_is_installed_beside_a_browser_and_its_driver(made: Path) -> Non
     assert times_asked(made) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", ["0", "2"])
 def test_the_last_lines_say_what_was_skipped_and_why(processes: str, tmp_path: Path) -> None:
     (tmp_path / "test_whole.py").write_text("import pytest\npytest.importorskip('not_there')\n")

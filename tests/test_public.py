@@ -95,6 +95,7 @@ def test_a_model_that_scores_pairs(tmp_path: Path) -> None:
     torch.testing.assert_close(model.score(features, test.captions[:5]), whole)
 
 
+@pytest.mark.slow
 def test_compare(tmp_path: Path) -> None:
     only = ["objective=nt-xent", "model=VSE++"]
     small = [f"data.{key}={DATA[key]}" for key in ("num_train", "num_dev", "num_test")]

@@ -273,6 +273,7 @@ def double(number: int) -> int:
     return 2 * number
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("in_processes", [False, True])
 @pytest.mark.parametrize("num_workers", [0, 1, 2])
 def test_loaders_keep_order_and_random_state(in_processes: bool, num_workers: int) -> None:
@@ -285,6 +286,7 @@ def test_loaders_keep_order_and_random_state(in_processes: bool, num_workers: in
         list(replace(loader, numbers=range(9)))
 
 
+@pytest.mark.slow
 def test_shared_memory_that_is_full_is_one_sentence(
     with_images: Split, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -30,6 +30,7 @@ def test_a_failure_leaves_nothing(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_many_at_once_get_the_same(tmp_path: Path) -> None:
     def slowly(folder: Path) -> None:
         write(folder)

@@ -184,6 +184,7 @@ def write_errors(folder: Path) -> None:
     (folder / f"{processes.rank()}.txt").write_text("\n".join(said))
 
 
+@pytest.mark.slow
 def test_all_processes_fail_with_the_same_sentence(tmp_path: Path) -> None:
     together(4, write_errors, tmp_path)
     first, *others = ((tmp_path / f"{rank}.txt").read_text() for rank in range(4))

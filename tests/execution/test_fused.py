@@ -111,6 +111,7 @@ def test_ids_of_any_size() -> None:
     torch.testing.assert_close(outcome(loss, large), outcome(loss, batch))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("kernels")
 @pytest.mark.parametrize("name", ["triplet-hard", "nt-xent", "smooth-ap", "circle/sigmoid-ms"])
 def test_several_backward_passes_give_the_same_bits(name: str) -> None:

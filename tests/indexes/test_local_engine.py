@@ -37,6 +37,7 @@ def engine(tmp_path: Path) -> LocalEngine:
     return LocalEngine(tmp_path / "segments", WIDTH)
 
 
+@pytest.mark.slow
 def test_segments_stay_few_however_items_come(engine: LocalEngine) -> None:
     """One by one: as many segments as the number of items has binary digits, at most."""
     for number in range(100):

@@ -91,6 +91,7 @@ def test_killed_again_and_again(how: signal.Signals, tmp_path: Path) -> None:
     assert path.read_bytes() == (tmp_path / "whole").read_bytes()
 
 
+@pytest.mark.slow
 def test_several_processes_killed(tmp_path: Path) -> None:
     embeddings = odd_embeddings(whole=False)
     path = tmp_path / "lists"

@@ -186,6 +186,7 @@ def pretend(monkeypatch: pytest.MonkeyPatch, *rsums: float) -> None:
     monkeypatch.setattr("gradspace.training.loop.report_on", found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ema", [None, 0.5])
 def test_fine_tuning_goes_on_from_the_best_frozen_weights(
     ema: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -201,6 +202,7 @@ def test_fine_tuning_goes_on_from_the_best_frozen_weights(
         torch.testing.assert_close(last[name], tensor)
 
 
+@pytest.mark.slow
 def test_weights_that_are_the_best_later_are_not_taken_for_the_best_frozen_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
