@@ -50,6 +50,20 @@ def unit_channels(regions: loops.Matrix) -> loops.Matrix:
     return [list(region) for region in zip(*channels, strict=True)]
 
 
+def test_longest_last_reads_regions_by_their_length() -> None:
+    torch.manual_seed(0)
+    published = VSRN(REGIONS, WORDS, encoders=Encoders(width=4)).eval()
+    model = VSRN(REGIONS, WORDS, encoders=Encoders(width=4), longest_last=True).eval()
+    model.load_state_dict(published.state_dict())
+    images = torch.randn(3, 5, 6)
+    by_length = [sorted(image, key=lambda region: float(region.norm())) for image in images]
+    in_order = torch.stack([torch.stack(regions) for regions in by_length])
+    torch.testing.assert_close(model.embed_images(images), published.embed_images(in_order))
+    shuffled = images[:, torch.randperm(5)]
+    torch.testing.assert_close(model.embed_images(shuffled), model.embed_images(images))
+    assert not published.embed_images(in_order).allclose(published.embed_images(images))
+
+
 @pytest.mark.parametrize("first_norm", [False, True])
 def test_images_of_a_new_model_are_alike_without_a_batch_norm(first_norm: bool) -> None:
     torch.manual_seed(0)

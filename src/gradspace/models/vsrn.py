@@ -32,6 +32,10 @@ class VSRN(RetrievalModel):
     Without the BatchNorm all images begin alike, and the hardest negative alone may not separate
     them.
 
+    The published regions come in the order of a detector's confidence, which grids do not have:
+    `longest_last` sorts the regions of each image by the length of their features, so that the GRU
+    reads the strongest ones last.
+
     Published for precomputed regions: what a backbone is trained with is from VSE-infinity.
     """
 
@@ -43,6 +47,7 @@ class VSRN(RetrievalModel):
         num_blocks: Count = 4,
         first_norm: Flag = False,
         batch_norm: Flag = True,
+        longest_last: Flag = False,
         caption_decoder: Flag = False,
         caption_dropout: Share = 0.2,
         encoders: Encoders = Encoders(width=2048),
@@ -52,6 +57,7 @@ class VSRN(RetrievalModel):
         self.images = encoders.images(image_input, self.name, regions=True)
         self.project = xavier_linear(self.images.width, width)
         self.first_norm = first_norm
+        self.longest_last = longest_last
         self.blocks = nn.Sequential(*(GCNBlock(width) for _ in range(num_blocks)))
         self.reader = nn.GRU(width, width, batch_first=True)
         self.norm = _ImageNorm(width) if batch_norm else None
@@ -90,7 +96,8 @@ class VSRN(RetrievalModel):
 
     def _reason(self, images: Tensor) -> Tensor:
         """Regions that know of each other, [n, regions, width]."""
-        regions = self.project(self.images(images))
+        features = self.images(images)
+        regions = self.project(_longest_last(features) if self.longest_last else features)
         if self.first_norm:
             regions = _unit_channels(regions)
         return _unit_channels(self.blocks(regions))
@@ -109,6 +116,12 @@ class _ImageNorm(nn.BatchNorm1d):
         return nn.functional.batch_norm(
             images, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps
         )
+
+
+def _longest_last(features: Tensor) -> Tensor:
+    """Sort the regions of every image by length."""
+    order = features.norm(dim=2).argsort(dim=1, stable=True)
+    return features.take_along_dim(order.unsqueeze(2), dim=1)
 
 
 def _unit_channels(regions: Tensor) -> Tensor:
