@@ -140,6 +140,17 @@ def siglip(pos: list[float], neg: list[float], scale: float = 10.0, bias: float 
     return total
 
 
+def smooth(pos: list[float], neg: list[float]) -> float:
+    """T (P- n - P+ p) of nca and sigmoid, which are the defaults of the family."""
+    if not neg:
+        return 0.0
+    n, total = max(neg), 0.0
+    for p in pos:
+        weight = logistic(10 * (n - p))
+        total += weight * (logistic(10 * (n - 0.5)) * n - logistic(2 * (0.5 - p)) * p)
+    return total
+
+
 LOSSES: dict[str, Callable[..., float]] = {
     "triplet": triplet,
     "triplet-hard": triplet_hard,
@@ -150,6 +161,7 @@ LOSSES: dict[str, Callable[..., float]] = {
     "multi-similarity": multi_similarity,
     "binomial-deviance": binomial_deviance,
     "siglip": siglip,
+    "smooth": smooth,
 }
 
 
@@ -237,6 +249,18 @@ PAIR_WEIGHTS: dict[str, Callable[..., tuple[float, float]]] = {
 def goal_weights(name: str, scores: Matrix, mask: Mask, epsilon: float = 0.1) -> Matrix:
     """dL/ds of every candidate of every query."""
     t_kind, p_kind = name.split("/")
+    triplet, pair = loop_of(TRIPLET_WEIGHTS, t_kind), loop_of(PAIR_WEIGHTS, p_kind)
+    return weights_of(triplet, pair, scores, mask, epsilon)
+
+
+def weights_of(
+    triplet: Callable[[float, float], float],
+    pair: Callable[..., tuple[float, float]],
+    scores: Matrix,
+    mask: Mask,
+    epsilon: float,
+) -> Matrix:
+    """The weights of every candidate from those of triplets and pairs."""
     pairs = [(q, j) for q, row in enumerate(mask) for j, m in enumerate(row) if m]
     weights = [[0.0] * len(row) for row in scores]
     smallest = min((scores[q][j] for q, j in pairs), default=math.inf)
@@ -250,8 +274,8 @@ def goal_weights(name: str, scores: Matrix, mask: Mask, epsilon: float = 0.1) ->
         set_n = [
             scores[q][j] for j in negatives if j != hardest and scores[q][j] >= smallest - epsilon
         ]
-        weight = loop_of(TRIPLET_WEIGHTS, t_kind)(p, n)
-        weight_p, weight_n = loop_of(PAIR_WEIGHTS, p_kind)(p, n, set_p, set_n)
+        weight = triplet(p, n)
+        weight_p, weight_n = pair(p, n, set_p, set_n)
         weights[q][i] -= weight * weight_p
         weights[q][hardest] += weight * weight_n
     return weights
