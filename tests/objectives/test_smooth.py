@@ -29,8 +29,13 @@ TRIPLETS = {
 """circle: scale (n^2 + offset - p (2 - p)) with scale 10 and offset 0.5."""
 CONSTANT = {"base_p": FAR, "base_n": -FAR}
 LINEAR = {
-    **{"pull": 2.0, "push": 2.0, "width": 2.0, "slope_p": SHARP, "slope_n": SHARP},
-    **{"base_p": 1.0, "base_n": 0.0},
+    "pull": 2.0,
+    "push": 2.0,
+    "width": 2.0,
+    "slope_p": SHARP,
+    "slope_n": SHARP,
+    "base_p": 1.0,
+    "base_n": 0.0,
 }
 PAIRS: dict[str, dict[str, float]] = {
     "constant": CONSTANT,
