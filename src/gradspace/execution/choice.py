@@ -26,7 +26,7 @@ Kernels = Literal["rows", "tiles"]
 
 
 @dataclass(frozen=True)
-class Choice:
+class Route:
     """One of four: kernels, an executor, or neither: the matrix, by torch."""
 
     kernels: Kernels | None = None
@@ -42,7 +42,7 @@ def choose(
     *,
     alone: bool,
     terms: bool,
-) -> Choice:
+) -> Route:
     """`alone`: one process without a memory and further candidates; `terms`: mined for AOQ."""
     if execution == "dense" and not alone:
         raise ValueError(
@@ -57,19 +57,19 @@ def choose(
     if execution in ("auto", "triton") and alone and not terms and tile is None:
         kernels = choose_kernels(objective, images, texts, chosen=execution == "triton")
         if kernels:
-            return Choice(kernels=kernels)
+            return Route(kernels=kernels)
     return choose_without_kernels(execution, images, texts, tile, alone=alone)
 
 
 def choose_without_kernels(
     execution: Execution, images: Tensor, texts: Tensor, tile: int | None, *, alone: bool = True
-) -> Choice:
+) -> Route:
     small = len(images) * len(texts) <= SMALL.get(images.device.type, 0)
     if execution == "dense" or (execution == "auto" and alone and small and tile is None):
-        return Choice()
+        return Route()
     if execution == "triton" or (execution == "auto" and fused.suits(images) and tile is None):
-        return Choice(executor=fused.Fused())
-    return Choice(executor=Streamed(tile))
+        return Route(executor=fused.Fused())
+    return Route(executor=Streamed(tile))
 
 
 def choose_kernels(

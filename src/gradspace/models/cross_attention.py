@@ -43,7 +43,7 @@ SMALLEST = 1e-24
 """Square of a length, in place of zero."""
 
 
-class Side(NamedTuple):
+class AttentionSide(NamedTuple):
     """What one side of pairs attends with."""
 
     direction: Direction
@@ -162,16 +162,16 @@ class CrossAttention(PairScorer):
             attention=attention[self.directions[0]].where(present[..., None], 0),
         )
 
-    def _sides(self, images: Tensor, texts: Tensor, lengths: Tensor) -> Iterator[Side]:
+    def _sides(self, images: Tensor, texts: Tensor, lengths: Tensor) -> Iterator[AttentionSide]:
         """Of pairs by position, who attends: one query with as many contexts."""
         present = length_mask(lengths.to(texts.device), texts.shape[1])
         similarities = texts @ images.transpose(1, 2)
         if "text-to-image" in self.directions:
             by_word = similarities.transpose(0, 1)[None]
-            yield Side("text-to-image", by_word, images, present.t()[None], None)
+            yield AttentionSide("text-to-image", by_word, images, present.t()[None], None)
         if "image-to-text" in self.directions:
             by_region = similarities.permute(2, 0, 1)[None]
-            yield Side("image-to-text", by_region, texts, None, present)
+            yield AttentionSide("image-to-text", by_region, texts, None, present)
 
     def _tile(
         self,

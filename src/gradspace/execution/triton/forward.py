@@ -80,7 +80,7 @@ def _pass_with(
     ]
 
 
-class Parts(NamedTuple):
+class TileResults(NamedTuple):
     """What the tiles found, by row and by column: [tiles, queries], of sums with their columns."""
 
     best: tuple[Tensor, Tensor]
@@ -97,7 +97,7 @@ def partial_results(
     rows: slice,
     *,
     index: bool,
-) -> Parts:
+) -> TileResults:
     """Of a chunk of rows; with `index` the best candidates as well as their scores."""
     from gradspace.execution.triton import kernels
 
@@ -135,7 +135,7 @@ def partial_results(
         HARDEST_BY_COLUMN=hardest.column is not None,
         INDEX=index,
     )
-    return Parts(best, at, sums)
+    return TileResults(best, at, sums)
 
 
 def _constants(one: Asked | None, name: str) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from gradspace.execution.triton import launching
 from gradspace.execution.triton.asked import Asked, given_of, translated
 from gradspace.execution.triton.backward import WEIGHT_BYTES, add_product, weigh
 from gradspace.execution.triton.formulas import Functions
-from gradspace.execution.triton.forward import Parts, partial_results
+from gradspace.execution.triton.forward import TileResults, partial_results
 from gradspace.execution.triton.launching import Inputs, Tile, ceil, on_a_tile_that_fits
 from gradspace.execution.triton.sides import Side, positive_of, sides_of
 from gradspace.execution.triton.slots import Slots
@@ -111,7 +111,7 @@ def _values(
     givens = [given_of(inputs, one) for one in asked]
     every = slice(0, inputs.n)
 
-    def run(tile: Tile) -> tuple[Parts, Tile]:
+    def run(tile: Tile) -> tuple[TileResults, Tile]:
         return partial_results(
             tile, inputs, hardest, asked, givens, every, index=hardest.row is not None
         ), tile
@@ -144,7 +144,7 @@ def _finish(
     num_candidates: int,
     found: Functions,
     weigh: bool,
-    parts: Parts,
+    parts: TileResults,
     k: int,
 ) -> None:
     """Value and slopes of the queries of a side, the k-th of the parts' two."""
