@@ -1,7 +1,7 @@
 """Fused execution on CUDA: Triton kernels for the scores, library products for the gradients.
 
 `kernels.py` has the kernels, `terms.py` turns the formulas of the objectives into their innards,
-`fused_forward.py` and `fused_backward.py` run them over the tiles of a block.
+`forward.py` and `backward.py` run them over the tiles of a block.
 """
 
 from __future__ import annotations
