@@ -23,6 +23,7 @@ from gradspace.runs.recipe import Recipe, load_recipe
         ("train --tensorboard", "--set training.tensorboard=true"),
         ("train --margin 0.3", "--set objective.margin=0.3"),
         ("train --width 64", "--set model.width=64"),
+        ("train --temperature 0.1", "--set objective.temperature=0.1"),
         ("train --num-train 64", "--set data.num_train=64"),
         ("train --finetune.epochs 2", "--set finetune.epochs=2"),
         ("train --seeds 3", "Possible options: --seed"),

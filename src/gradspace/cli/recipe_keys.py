@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import shlex
 import typing
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -86,14 +87,25 @@ def _paths() -> Iterator[tuple[str, Any]]:
     """Every key with its type, those that are changed most first."""
     for table, kind in _tables().items():
         yield from ((f"{table}.{n}", field.annotation) for n, field in kind.model_fields.items())
-    for info in list_objectives():
-        yield from ((f"objective.{key}", type(value)) for key, value in info.parameters.items())
-    for model in models():
-        yield from ((f"model.{key}", of_type) for key, (of_type, _) in model.known.items())
+    yield from _parameters()
     for reader in READERS.values():
         known = parameters_of(reader.open)
         yield from ((f"data.{key}", of_type) for key, (of_type, _) in known.items())
     yield from ((key, Recipe.model_fields[key].annotation) for key in ("seed", "init"))
+
+
+def _parameters() -> list[tuple[str, Any]]:
+    """Parameters of objectives and models: a name that both have means what more of them have."""
+    found = [
+        *(
+            (f"objective.{k}", type(v))
+            for info in list_objectives()
+            for k, v in info.parameters.items()
+        ),
+        *((f"model.{k}", of_type) for info in models() for k, (of_type, _) in info.known.items()),
+    ]
+    holders = Counter(path for path, _ in found)
+    return sorted(found, key=lambda parameter: -holders[parameter[0]])
 
 
 def _tables() -> dict[str, type[BaseModel]]:
