@@ -20,7 +20,7 @@ from gradspace.runs.recipe import Recipe, load_recipe
         ("train --lr 1e-3", "--set training.learning_rate=1e-3"),
         ("train --batch-size 64", "--set training.batch_size=64"),
         ("train --decay-epochs 5", "--set 'training.decay_epochs=[5]'"),
-        ("train --tensorboard", "--set training.tensorboard=true"),
+        ("train --punctuation", "--set model.punctuation=true"),
         ("train --margin 0.3", "--set objective.margin=0.3"),
         ("train --width 64", "--set model.width=64"),
         ("train --temperature 0.1", "--set objective.temperature=0.1"),
@@ -66,6 +66,5 @@ def test_help_of_train_names_models_objectives_and_keys() -> None:
 
 def test_what_is_suggested_is_understood() -> None:
     """Lists and flags as TOML."""
-    changes = ["training.decay_epochs=[5]", "training.tensorboard=true"]
-    training = load_recipe(None, changes).training
-    assert (training.decay_epochs, training.tensorboard) == ((5,), True)
+    recipe = load_recipe(None, ["training.decay_epochs=[5]", "model.punctuation=true"])
+    assert (recipe.training.decay_epochs, recipe.model.punctuation) == ((5,), True)

@@ -11,6 +11,7 @@ best.safetensors    the weights with the highest rsum on dev
 offline.safetensors mined negatives that the run is trained on, where it has such
 test.parquet        ranks of every query on test, once evaluated (`gradspace compare`, `report`)
 analysis.json       what contributes to the gradient at the best weights, over the training set
+trackers.json       sessions of Weights & Biases and MLflow that a resumed training continues
 .lock               held by the process that trains it
 """
 
@@ -21,13 +22,13 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -47,6 +48,8 @@ BEFORE_TRAINING = (
     "pretrained",
     "offline.safetensors",
     "events.out.tfevents",
+    "trackers.json",
+    "wandb",
 )
 """What is in the folder of a run before its first step."""
 
@@ -101,13 +104,10 @@ class Run:
         """Every line of metrics.jsonl; none before the first measurement."""
         return _complete_lines(self.metrics_file)
 
-    def log(self, *, events: Events | None = None, **values: Any) -> None:
-        """Append one line to metrics.jsonl, and to TensorBoard's events where there are any."""
+    def log(self, **values: Any) -> None:
+        """Append one line to metrics.jsonl."""
         with self.metrics_file.open("a", encoding="utf-8") as file:
             file.write(json.dumps(values) + "\n")
-        if events is not None:
-            for name, number in _numbers(values):
-                events.add_scalar(name, number, values["step"])
 
     def forget_results(self) -> None:
         """Drop what was measured of weights that are the best no more."""
@@ -130,24 +130,6 @@ class Run:
 def results_name(split: str, folds: int = 1) -> str:
     """`test`, or `test-5-folds`."""
     return split if folds == 1 else f"{split}-{folds}-folds"
-
-
-class Events(Protocol):
-    """What TensorBoard's SummaryWriter offers."""
-
-    def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> None: ...
-
-
-def tensorboard_events(run: Run) -> Events:
-    """A writer of TensorBoard events into the folder of the run."""
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise ValueError(
-            "training.tensorboard needs TensorBoard: pip install gradspace[tracking]"
-        ) from None
-    writer: Events = SummaryWriter(run.folder)
-    return writer
 
 
 def check_free(folder: Path) -> None:
@@ -252,15 +234,6 @@ def _commit() -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() or None
-
-
-def _numbers(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
-    """Every number of nested values with its path: `dev/text_to_image/recall/1`."""
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _numbers(value, f"{prefix}{name}/")
-        elif isinstance(value, int | float) and name != "step":
-            yield f"{prefix}{name}", value
 
 
 def _complete_lines(path: Path) -> Iterator[dict[str, Any]]:

@@ -108,10 +108,19 @@ class TrainingRecipe(RecipeTable):
     """Processes that decode images, or threads that read features, before they are asked for."""
     track_every: PositiveInt = 100
     """Steps between two measurements of COCOS and gradient statistics."""
-    tensorboard: bool = False
-    """Also write TensorBoard events into the run; needs the extra `tracking`."""
+    trackers: tuple[str, ...] = ()
+    """Where measurements also go: "tensorboard", "wandb", "mlflow", or one of your own."""
     save_every: NonNegative = 60.0
     """Seconds between two checkpoints."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_tensorboard(cls, table: Any) -> Any:
+        """Read `tensorboard`, the key of earlier runs."""
+        if not isinstance(table, Mapping) or "tensorboard" not in table:
+            return table
+        others = {key: value for key, value in table.items() if key != "tensorboard"}
+        return {"trackers": ["tensorboard"], **others} if table["tensorboard"] else others
 
 
 class FinetuneRecipe(RecipeTable):

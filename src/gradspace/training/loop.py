@@ -30,7 +30,7 @@ from gradspace.training.batch_loss import BatchLoss
 from gradspace.training.caching import BatchOutcome, backward, cached_backward
 from gradspace.training.checkpoints import Checkpoints
 from gradspace.training.health import TrainingError, check_gradient, not_finite
-from gradspace.training.log import TrainingLog
+from gradspace.training.log import TrainingLog, open_log
 from gradspace.training.monitor import Monitor
 from gradspace.training.pair_batches import check_processes
 from gradspace.training.parts import MovingParts
@@ -39,23 +39,34 @@ from gradspace.training.schedule import begins_fine_tuning, learning_rate, stage
 from gradspace.training.second_round import Mined, is_due, open_mined
 from gradspace.training.state import TrainingState
 from gradspace.training.stopping import Stopping, stop_signals
+from gradspace.training.trackers import Track
 
 CHECK_EVERY = 10
 """Steps between two looks at whether the embeddings are all alike."""
 
 
 def train_run(
-    recipe: Recipe, dataset: Dataset, system: System, run: Run, monitor: Monitor
+    recipe: Recipe,
+    dataset: Dataset,
+    system: System,
+    run: Run,
+    monitor: Monitor,
+    track: Track | None = None,
 ) -> TrainingState:
     """Train to the end of the recipe, or until asked to stop; goes on where the run stands.
+
+    `track` is given every measurement, as the trackers of the recipe are.
 
     Of several processes (`processes.group`) all call this, each with its own part of every batch:
     their weights stay the same, and the first one writes the run.
     """
     check_processes(system.model)
     _draw_differently(recipe.seed)
-    with only_writer(run.folder) if processes.is_first() else nullcontext():
-        return _train(Trainer(recipe, dataset, system, run, monitor))
+    with (
+        only_writer(run.folder) if processes.is_first() else nullcontext(),
+        open_log(run, recipe.training.trackers, track) as log,
+    ):
+        return _train(Trainer(recipe, dataset, system, run, monitor, log))
 
 
 def _train(trainer: Trainer) -> TrainingState:
@@ -71,7 +82,13 @@ class Trainer:
     """The loop over epochs and batches, with the parts that it moves and those that look on."""
 
     def __init__(
-        self, recipe: Recipe, dataset: Dataset, system: System, run: Run, monitor: Monitor
+        self,
+        recipe: Recipe,
+        dataset: Dataset,
+        system: System,
+        run: Run,
+        monitor: Monitor,
+        log: TrainingLog | None = None,
     ) -> None:
         self.recipe = recipe
         self.dataset = dataset
@@ -83,7 +100,7 @@ class Trainer:
         self.mined = self._open_mined()
         self.captions = EncodedCaptions(system.encode, dataset.splits["train"].captions)
         self.readings = Readings(system.device)
-        self.log = TrainingLog(run, tensorboard=recipe.training.tensorboard)
+        self.log = log or TrainingLog(run)
         self.steps_per_epoch = 0
 
     @property

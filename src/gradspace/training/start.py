@@ -24,6 +24,7 @@ from gradspace.runs.system import prepare_system
 from gradspace.training.loop import train_run
 from gradspace.training.monitor import Monitor
 from gradspace.training.schedule import stages
+from gradspace.training.trackers import Track
 from gradspace.wording import counted, typed
 
 
@@ -35,6 +36,7 @@ def train(
     device: str | None = None,
     console: Console | None = None,
     show: Show = silently,
+    track: Track | None = None,
 ) -> Run:
     """Train a run to its end, new or from where it stopped.
 
@@ -46,6 +48,7 @@ def train(
         resume: folder of a run to go on with, in place of a recipe.
         device: cpu or cuda; the GPU by default where there is one.
         console: where to show how it goes; nowhere by default.
+        track: a function that is given every measurement, numbers by name, and its step.
 
     Example:
         >>> run = train({"training": {"epochs": 1}}, out="runs/first")  # doctest: +SKIP
@@ -56,14 +59,14 @@ def train(
     chosen = processes.choose_device(device)
     if resume is not None:
         run = open_run(Path(resume))
-        _train(run, _open(run.recipe(), chosen, show, run), chosen, console)
+        _train(run, _open(run.recipe(), chosen, show, run), chosen, console, track)
     else:
         new = _as_recipe(recipe)
         folder = Path(out) if out else default_folder(new)
         check_free(folder)
         dataset = _open(new, chosen, show)
         with _new_run(folder, new) as run:
-            _train(run, dataset, chosen, console)
+            _train(run, dataset, chosen, console, track)
     return run
 
 
@@ -92,7 +95,13 @@ def _open(recipe: Recipe, device: torch.device, show: Show, run: Run | None = No
     return keep_features(dataset, device)
 
 
-def _train(run: Run, dataset: Dataset, device: torch.device, console: Console | None) -> None:
+def _train(
+    run: Run,
+    dataset: Dataset,
+    device: torch.device,
+    console: Console | None,
+    track: Track | None,
+) -> None:
     """Train to the end, showing how it goes; a KeyboardInterrupt says how to go on."""
     recipe, say = run.recipe(), console or Console(quiet=True)
     system = prepare_system(run, recipe, dataset, device)
@@ -104,7 +113,7 @@ def _train(run: Run, dataset: Dataset, device: torch.device, console: Console | 
     again = f"go on with {command('train', '--resume', run.folder)}"
     try:
         with Monitor(console, end) as monitor:
-            state = train_run(recipe, dataset, system, run, monitor)
+            state = train_run(recipe, dataset, system, run, monitor, track)
     except KeyboardInterrupt:
         if not run.last.exists():
             raise
