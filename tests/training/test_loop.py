@@ -39,6 +39,7 @@ def test_a_run_leaves_what_it_promises(tmp_path: Path) -> None:
         "vocabulary.json",
         "last.safetensors",
         "best.safetensors",
+        "README.md",
         ".lock",
     }
     environment = json.loads((run.folder / "environment.json").read_text())

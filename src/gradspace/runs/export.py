@@ -1,28 +1,75 @@
-"""From a run to a folder that plain transformers loads."""
+"""From a run to a folder for others, on disk or on the Hugging Face hub."""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
+import httpx
 import torch
+from huggingface_hub import HfApi
 
 from gradspace.models.dual import DualEncoder
 from gradspace.models.prepare.tokenizer import Tokenizer
-from gradspace.runs.folder import open_run
+from gradspace.runs.card import write_card
+from gradspace.runs.folder import Run, open_run
 from gradspace.runs.system import load_system
+from gradspace.wording import typed
+
+NEEDED = (
+    "recipe.toml",
+    "environment.json",
+    "vocabulary.json",
+    "tokenizer",
+    "backbone",
+    "text-encoder",
+    "pretrained",
+    "best.safetensors",
+)
+"""What a run is used with; the rest serves its training."""
 
 
-def export_run(folder: Path, out: Path) -> None:
-    """Write the best weights of a fine-tuned dual encoder, its tokenizer and image processor."""
-    recipe = open_run(folder).recipe().model
-    if not recipe.pretrained:
-        raise ValueError(
-            f"{folder} trained {recipe.name}, which transformers does not have: only runs of the "
-            "model dual are exported"
-        )
+def export_run(folder: Path, out: Path, licence: str | None = None) -> None:
+    """Write the best weights of a run with all that they are used with, and a model card.
+
+    A fine-tuned dual encoder becomes a folder that plain transformers loads.
+    """
+    run = open_run(folder)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ValueError(f"{out} exists and is not an empty folder: choose another --out")
-    model = load_system(folder, torch.device("cpu")).model
-    assert isinstance(model, DualEncoder)
-    model.save_pretrained(out)
-    Tokenizer(folder / "tokenizer").save(out)
+    if run.recipe().model.pretrained:
+        model = load_system(folder, torch.device("cpu")).model
+        assert isinstance(model, DualEncoder)
+        model.save_pretrained(out)
+        Tokenizer(folder / "tokenizer").save(out)
+    else:
+        _copy(run, out)
+    write_card(run, out, licence)
+
+
+def _copy(run: Run, out: Path) -> None:
+    if not run.best.exists():
+        raise ValueError(
+            f"{run.folder} has no best.safetensors yet: train it for at least one epoch"
+        )
+    out.mkdir(parents=True, exist_ok=True)
+    for path in (run.folder / name for name in NEEDED):
+        if path.is_dir():
+            shutil.copytree(path, out / path.name)
+        elif path.exists():
+            shutil.copyfile(path, out / path.name)
+
+
+def push_folder(folder: Path, name: str, *, private: bool = False) -> str:
+    """Upload a folder to the hub as `owner/name`; return where it is seen."""
+    hub = HfApi()
+    try:
+        place = hub.create_repo(name, private=private, exist_ok=True)
+        hub.upload_folder(repo_id=name, folder_path=folder, commit_message="Upload by gradspace")
+    except (httpx.HTTPError, OSError, ValueError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise ValueError(
+            f"{typed(folder)} was written and cannot be pushed to {name} ({reason}): see to the "
+            f"network and `hf auth login`, then `hf upload {name} {typed(folder)}`"
+        ) from error
+    return str(place)

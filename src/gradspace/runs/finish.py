@@ -11,6 +11,7 @@ from gradspace.data.dataset import Dataset, Split
 from gradspace.models import Reranker
 from gradspace.models.temperature import current_objective
 from gradspace.runs.analysis import RunAnalysis, analyse_run, load_analysis, save_analysis
+from gradspace.runs.card import write_card
 from gradspace.runs.evaluate import Evaluation
 from gradspace.runs.folder import Run
 from gradspace.runs.recipe import build_objective
@@ -46,6 +47,7 @@ def evaluate_run(
         save_results(
             run.results(split, folds), results_of(_evaluation(system, chosen, folds), dataset.name)
         )
+        write_card(run, run.folder)
     if run.best.stat().st_mtime_ns != saved_at:
         run.forget_results()
         raise ValueError(

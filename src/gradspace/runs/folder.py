@@ -12,6 +12,7 @@ offline.safetensors mined negatives that the run is trained on, where it has suc
 test.parquet        ranks of every query on test, once evaluated (`gradspace compare`, `report`)
 analysis.json       what contributes to the gradient at the best weights, over the training set
 trackers.json       sessions of Weights & Biases and MLflow that a resumed training continues
+README.md           the model card: results, use, licences, recipe
 .lock               held by the process that trains it
 """
 

@@ -21,6 +21,7 @@ from gradspace.data.loader import Loader
 from gradspace.data.order import Plan
 from gradspace.files import only_writer
 from gradspace.metrics import RetrievalReport
+from gradspace.runs.card import write_card
 from gradspace.runs.evaluate import report_on
 from gradspace.runs.folder import Run
 from gradspace.runs.mine import mine_run
@@ -66,7 +67,10 @@ def train_run(
         only_writer(run.folder) if processes.is_first() else nullcontext(),
         open_log(run, recipe.training.trackers, track) as log,
     ):
-        return _train(Trainer(recipe, dataset, system, run, monitor, log))
+        state = _train(Trainer(recipe, dataset, system, run, monitor, log))
+        if processes.is_first() and run.best.exists():
+            write_card(run, run.folder)
+        return state
 
 
 def _train(trainer: Trainer) -> TrainingState:
