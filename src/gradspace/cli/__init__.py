@@ -36,7 +36,7 @@ COMMANDS = {
     ),
     "export": (
         "export",
-        "Write a fine-tuned CLIP, SigLIP ... as a folder that plain transformers loads.",
+        "Write a run as a folder for others: a fine-tuned CLIP or SigLIP for plain transformers.",
     ),
     "mine": (
         "mine",
