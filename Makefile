@@ -1,10 +1,10 @@
-# make demo | test | quick | check | bench: each sets up .venv by itself and is quick the second time.
+# make demo | test | quick | check | bench | package: each sets up .venv by itself and is quick the second time.
 
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test quick check bench format clean browser
+.PHONY: demo test quick check bench package format clean browser
 
 demo: .venv/installed-serve
 	$(BIN)/gradspace demo
@@ -27,6 +27,12 @@ format: .venv/installed-dev
 
 bench: .venv/installed-bench
 	$(BIN)/python -m benchmarks
+
+# The source distribution and the wheel, in dist/.
+package: .venv/installed-dev
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation --outdir dist
+	$(BIN)/twine check --strict dist/*
 
 # An extra is installed when its mark is older than what it was made from.
 .venv/installed: pyproject.toml constraints.txt
