@@ -1,10 +1,10 @@
-# make demo | test | quick | check | bench | package: each sets up .venv by itself and is quick the second time.
+# make demo | test | quick | check | bench | docs | package: each sets up .venv by itself and is quick the second time.
 
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test quick check bench package format clean browser
+.PHONY: demo test quick check bench docs package format clean browser
 
 demo: .venv/installed-serve
 	$(BIN)/gradspace demo
@@ -27,6 +27,10 @@ format: .venv/installed-dev
 
 bench: .venv/installed-bench
 	$(BIN)/python -m benchmarks
+
+# The documentation as a site, in site/.
+docs: .venv/installed-docs
+	DISABLE_MKDOCS_2_WARNING=true NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --clean
 
 # The source distribution and the wheel, in dist/.
 package: .venv/installed-dev

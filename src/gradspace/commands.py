@@ -12,7 +12,7 @@ from pathlib import Path
 def command(*arguments: str | Path) -> str:
     """A command of this very gradspace, to be pasted into a shell.
 
-    Example:
+    Examples:
         >>> command("serve", "my photos").rpartition("gradspace ")[2]
         "serve 'my photos'"
     """

@@ -110,11 +110,12 @@ def count(
 class CocosMeter:
     """Mean and standard deviation of the counts over batches.
 
-    >>> meter = CocosMeter()
-    >>> meter.update(Cocos(1, 10, 0, 1, 1, 1))
-    >>> meter.update(Cocos(3, 30, 0, 1, 1, 1))
-    >>> meter["per_query"]
-    (2.0, 1.4142135623730951)
+    Examples:
+        >>> meter = CocosMeter()
+        >>> meter.update(Cocos(1, 10, 0, 1, 1, 1))
+        >>> meter.update(Cocos(3, 30, 0, 1, 1, 1))
+        >>> meter["per_query"]
+        (2.0, 1.4142135623730951)
     """
 
     def __init__(self) -> None:

@@ -106,7 +106,7 @@ class FeatureRecord:
 class FeatureWriter:
     """Writes the features of one split, in order, so that nothing is lost when it is killed.
 
-    Example:
+    Examples:
         with FeatureWriter(folder, split, (49, 2048), backbone="resnet50") as writer:
             start = writer.num_done
             reading = PictureReading(crop)

@@ -37,7 +37,7 @@ def open_dataset(
     problems are left out and listed in `Dataset.problems`. This reads all features of an .npy, or
     else all images, once, and calls `progress` with how many are done and of how many.
 
-    Example:
+    Examples:
         >>> open_dataset("scenes", num_train=100).splits["train"].image_names[7]
         'train-000007'
     """

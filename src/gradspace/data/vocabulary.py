@@ -46,7 +46,7 @@ def _pattern(punctuation: bool) -> re.Pattern[str]:
 class Vocabulary:
     """Words by number, the special ones first: 0 is padding.
 
-    Example:
+    Examples:
         >>> vocabulary = Vocabulary.build(["A dog.", "a dog runs"], min_count=2)
         >>> vocabulary.encode("A dog sleeps!")
         [1, 4, 5, 3, 2]

@@ -69,7 +69,7 @@ def index(
         engine: address of a database for the vectors; by default they are in the folder.
         approximate: search a large collection by an index of faiss instead of exactly.
 
-    Example:
+    Examples:
         >>> clip = "openai/clip-vit-base-patch32"
         >>> index(clip, "photos", out="photos.index")  # doctest: +SKIP
     """

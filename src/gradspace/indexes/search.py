@@ -41,7 +41,7 @@ def search(
         where: conditions such as "folder=holiday" or "taken>=2024".
         say: is told, in a sentence, of words that the model has never seen.
 
-    Example:
+    Examples:
         >>> search("photos.index", "two dogs in the snow")[0].item.key  # doctest: +SKIP
         'winter/dogs.jpg'
     """

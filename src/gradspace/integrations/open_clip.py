@@ -26,7 +26,7 @@ class ClipLoss(nn.Module):
     Relations: ClipLoss(gs.objective("nt-xent", temperature=1), learn_scale=True) is open_clip's;
     "nt-xent" with temperature t is open_clip's with logit_scale held at 1/t.
 
-    Example:
+    Examples:
         >>> import torch
         >>> loss = ClipLoss("triplet-hard")
         >>> loss(torch.eye(3), torch.eye(3), logit_scale=torch.tensor(14.3), output_dict=True)

@@ -75,7 +75,7 @@ class RetrievalLoss(nn.Module):
             batch on a GPU is said one batch later: asking at once would wait for the GPU. Shapes
             are checked either way.
 
-    Example:
+    Examples:
         >>> loss = RetrievalLoss("triplet-hard")
         >>> images = torch.eye(3, requires_grad=True)
         >>> loss(images, torch.eye(3)).item()

@@ -46,9 +46,10 @@ def recall(
 ) -> dict[int, float]:
     """R@k in percent: queries whose best positive ranks k or better, of those that have a positive.
 
-    >>> import torch
-    >>> recall(torch.eye(4), torch.eye(4, dtype=torch.bool))
-    {1: 100.0, 5: 100.0, 10: 100.0}
+    Examples:
+        >>> import torch
+        >>> recall(torch.eye(4), torch.eye(4, dtype=torch.bool))
+        {1: 100.0, 5: 100.0, 10: 100.0}
     """
     best = ranks(scores, positives)
     return recall_at(best[best.isfinite()], ks)

@@ -74,8 +74,10 @@ def ranks(scores: Tensor | Scores, positives: Tensor | Positives) -> Tensor:
 
     `scores[query, candidate]`, higher is better: a matrix, or `EmbeddingScores`, never built.
 
-    >>> ranks(torch.tensor([[0.9, 0.5, 0.1], [0.2, 0.2, 0.2]]), torch.eye(2, 3, dtype=torch.bool))
-    tensor([1., 2.], dtype=torch.float64)
+    Examples:
+        >>> scores = torch.tensor([[0.9, 0.5, 0.1], [0.2, 0.2, 0.2]])
+        >>> ranks(scores, torch.eye(2, 3, dtype=torch.bool))
+        tensor([1., 2.], dtype=torch.float64)
     """
     return rank_rows(scores, positives).best
 

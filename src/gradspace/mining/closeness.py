@@ -18,7 +18,7 @@ class CaptionCloseness:
     Of two captions it is the cosine between their sets of words, each with the weight
     log(captions / captions that have it): 1 for the same words in any order, 0 for none in common.
 
-    Example:
+    Examples:
         >>> captions = ["a dog runs", "a dog in the snow", "a cat sleeps", "a red car"]
         >>> close = CaptionCloseness(captions, np.array([0, 0, 1, 1]))
         >>> own, closeness = close.closest(2, 0)

@@ -46,8 +46,9 @@ class ObjectiveInfo:
 def objective(name: str, **parameters: Any) -> Objective:
     """The objective of that name, with its parameters checked.
 
-    >>> objective("triplet-hard", margin=0.3)
-    HardestTriplet(margin=0.3)
+    Examples:
+        >>> objective("triplet-hard", margin=0.3)
+        HardestTriplet(margin=0.3)
     """
     if not isinstance(name, str):
         raise ValueError(

@@ -107,7 +107,7 @@ def compare(
         jobs: runs at a time; as many as have room by default.
         console: where to show the runs; nowhere by default.
 
-    Example:
+    Examples:
         >>> compare("icr-table1", "scenes").findings.verdicts  # doctest: +SKIP
     """
     plan = make_plan(

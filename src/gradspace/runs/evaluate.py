@@ -108,7 +108,9 @@ def evaluate(
         proposal_weight: what the embeddings' scores count in `rerank`; the model's own by default,
             0 as X-VLM and ALBEF are published.
 
-    Example: `evaluate("runs/first", split="dev").report.rsum`
+    Examples:
+        >>> evaluate("runs/first", split="dev").report.rsum  # doctest: +SKIP
+        311.8
     """
     _check_stages(propose, rerank, top, proposal_weight)
     sources = [models] if isinstance(models, LoadedModel | str | Path) else list(models)

@@ -87,7 +87,7 @@ class LoadedModel:
 def load(source: str | Path | Run, device: str | None = None) -> LoadedModel:
     """Load the best weights of a run, or a CLIP-like model from its folder or the hub.
 
-    Example:
+    Examples:
         >>> model = load("runs/first")  # doctest: +SKIP
         >>> model.score(["dog.jpg"], ["a dog", "a cat"])  # doctest: +SKIP
         tensor([[0.41, 0.12]])

@@ -17,13 +17,13 @@ CanBeNone = BeforeValidator(lambda value: None if value == NONE else value)
 class RecipeTable(BaseModel):
     """A table of a recipe: unknown keys are errors."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
 class OpenTable(BaseModel):
     """A table whose further keys are parameters of what it names."""
 
-    model_config = ConfigDict(extra="allow", frozen=True)
+    model_config = ConfigDict(extra="allow", frozen=True, use_attribute_docstrings=True)
 
     @property
     def parameters(self) -> dict[str, Any]:

@@ -113,8 +113,9 @@ def match_ids(query_ids: Ids, candidate_ids: Ids) -> Positives:
     The result is where the ids are: on the CPU for those of a batch that was just loaded, where
     finding it interrupts no GPU.
 
-    >>> match_ids(["cat", "dog"], ["dog", "cat", "cat"]).pairs()
-    (tensor([0, 0, 1]), tensor([1, 2, 0]))
+    Examples:
+        >>> match_ids(["cat", "dog"], ["dog", "cat", "cat"]).pairs()
+        (tensor([0, 0, 1]), tensor([1, 2, 0]))
     """
     on = [ids.device for ids in (query_ids, candidate_ids) if isinstance(ids, Tensor)]
     where = on[0] if len(on) == 2 else torch.device("cpu")

@@ -50,7 +50,7 @@ def train(
         console: where to show how it goes; nowhere by default.
         track: a function that is given every measurement, numbers by name, and its step.
 
-    Example:
+    Examples:
         >>> run = train({"training": {"epochs": 1}}, out="runs/first")  # doctest: +SKIP
         >>> gs.evaluate(run.folder)  # doctest: +SKIP
     """

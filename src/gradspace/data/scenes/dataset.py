@@ -29,7 +29,7 @@ class Scenes:
     dataset are those of a smaller one. `noise` is how unreliable the region features are: 0 is a
     perfect detector.
 
-    Example:
+    Examples:
         >>> scenes = Scenes(split="dev", num_images=100)
         >>> scenes.image(7).size, len(scenes.captions(7)), scenes.regions(7).shape
         ((128, 128), 5, (12, 128))
