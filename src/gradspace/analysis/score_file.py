@@ -55,4 +55,6 @@ def _checked(scores: Tensor, image_ids: Tensor, text_ids: Tensor) -> None:
     check_ids("text_ids", text_ids, scores.shape[1], "columns of scores")
     check_finite("scores", scores)
     if not torch.isin(image_ids, text_ids).any():
-        raise ValueError("no image id equals a text id: the scores have no positive pair at all")
+        raise ValueError(
+            "no image id equals a text id, so the scores have no positive pair; check the ids"
+        )
