@@ -94,7 +94,7 @@ def test_what_cannot_be_imported(
 
 def test_a_slash_in_a_name_would_hide_a_cell_of_goal() -> None:
     for register in (loss, triplet_weight, pair_weight):
-        with pytest.raises(ValueError, match="'circle/linear' has a /, which joins the names"):
+        with pytest.raises(ValueError, match="'circle/linear' contains a /, which separates"):
             register("circle/linear", source="made up")(type("Taken", (), {"__doc__": "Taken."}))
 
 

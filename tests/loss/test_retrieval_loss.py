@@ -247,7 +247,7 @@ BAD_OBJECTIVES: list[tuple[str, Any, dict[str, Any]]] = [
     ("unknown objective 'triplet-hrd'; did you mean 'triplet-hard'", "triplet-hrd", {}),
     ("unknown objective 'xyz'; there are ", "xyz", {}),
     (
-        "the name of an objective must be a string, got None; gs.list_objectives() lists them",
+        "the name of an objective must be a string, got None; gs.list_objectives() lists the",
         None,
         {},
     ),
