@@ -17,9 +17,11 @@ from gradspace.scores.positives import Positives, match_ids
 
 @dataclass(frozen=True)
 class SavedScores:
+    """A score matrix and the positives of its rows, as read from a file."""
+
     scores: Tensor
+    """scores[image, text]"""
     positives: Positives
-    """Of every image (row)."""
 
 
 def save_scores(path: str | Path, scores: Tensor, image_ids: Tensor, text_ids: Tensor) -> None:
