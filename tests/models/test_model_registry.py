@@ -138,7 +138,7 @@ def test_a_name_is_registered_once_and_says_what_it_is() -> None:
         def embed_texts(self, tokens: Tensor, lengths: Tensor) -> Tensor:
             return tokens
 
-    with pytest.raises(ValueError, match="'vsrn' is registered already"):
+    with pytest.raises(ValueError, match="'vsrn' is already registered"):
         model("vsrn", source="nobody 2000", training={})(Silent)
     Silent.__doc__ = None
     with pytest.raises(ValueError, match="'silent' needs a docstring"):

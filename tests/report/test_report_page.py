@@ -149,7 +149,7 @@ def test_one_run_alone(entries: list[Entry], tmp_path: Path) -> None:
     page = report(tmp_path / "r.html", entries[:1])
     text = " ".join(Elements(page).text.split())
     assert "there is no other objective to compare with" in text
-    assert "nothing to compare it with" in text
+    assert "there is nothing to compare" in text
     assert "right at rank 1" in text
     assert CANNOT not in text
 
