@@ -67,7 +67,7 @@ def test_bad_score_files_are_explained(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-8])
     with pytest.raises(ValueError, match="not a complete safetensors file"):
         load_scores(path)
-    with pytest.raises(ValueError, match="no positive pair at all"):
+    with pytest.raises(ValueError, match="no positive pair; check the ids"):
         gs.save_scores(path, torch.rand(3, 3), ids, ids + 10)
     with pytest.raises(ValueError, match="NaN or infinite values in 3 of 3 rows"):
         gs.save_scores(path, torch.full((3, 3), torch.nan), ids, ids)

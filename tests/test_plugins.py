@@ -70,15 +70,19 @@ def sigmoid(p, n):
         ("gone.py", None, r"--import gone\.py: /.*/gone\.py does not exist"),
         ("lib/gone", None, r"--import lib/gone: /.*/lib/gone does not exist"),
         (".", None, r"--import \.: /.* is a folder: give a file"),
-        ("gone", None, "--import gone: there is no module gone; a file is given with its ending"),
-        ("gone.too", None, "--import gone.too: there is no module gone; a file is given with"),
+        ("gone", None, "--import gone: there is no module gone; give a file with its ending"),
+        ("gone.too", None, "--import gone.too: there is no module gone; give a file with"),
         ("bad.py", "import nothing_here", r"ModuleNotFoundError: No module .* \(bad\.py, line 1\)"),
         ("bad.py", "a = (", r"'\(' was never closed \(bad\.py, line 1\)"),
         ("bad.py", RAISES, r"bad\.py: RuntimeError: shape .*\(bad\.py, line [34]\)"),
-        ("bad.py", "import sys\nsys.exit()", "it ends the program: keep what a script does below"),
-        ("bad.py", TAKEN, r"'sigmoid' is registered already, by gradspace\.objectives\.pair_wei"),
-        ("json.py", "a = 1", "another module is called 'json' too: give the file another name"),
-        ("my-things.py", "a = 1", "'my-things' is no name of a module: give the file another name"),
+        ("bad.py", "import sys\nsys.exit()", "it exits the program: put what a script does under"),
+        ("bad.py", TAKEN, r"'sigmoid' is already registered, by gradspace\.objectives\.pair_wei"),
+        ("json.py", "a = 1", "another module is also called 'json': give the file another name"),
+        (
+            "my-things.py",
+            "a = 1",
+            "'my-things' is not a valid module name: give the file another name",
+        ),
     ],
 )
 def test_what_cannot_be_imported(
@@ -94,7 +98,7 @@ def test_what_cannot_be_imported(
 
 def test_a_slash_in_a_name_would_hide_a_cell_of_goal() -> None:
     for register in (loss, triplet_weight, pair_weight):
-        with pytest.raises(ValueError, match="'circle/linear' has a /, which joins the names"):
+        with pytest.raises(ValueError, match="'circle/linear' contains a /, which separates"):
             register("circle/linear", source="made up")(type("Taken", (), {"__doc__": "Taken."}))
 
 

@@ -50,7 +50,7 @@ _HOMES = {
     "search": "indexes.search",
     "train": "training.start",
 }
-"""Where each public name lives; imported when it is first used, so that importing is quick."""
+"""Module of each public name, imported on first use so that importing gradspace is quick."""
 
 __all__ = [
     "Cocos",
@@ -82,7 +82,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        from importlib.metadata import version  # slow, and rarely asked for
+        from importlib.metadata import version  # slow, and rarely needed
 
         return version("gradspace")
     if name not in _HOMES and name != "objectives":

@@ -2,7 +2,7 @@
 
 from gradspace.interrupts import leave_at_once
 
-leave_at_once()  # before anything is imported that takes its time
+leave_at_once()  # before slow imports
 
 from gradspace.cli import main  # noqa: E402
 

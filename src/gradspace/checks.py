@@ -1,4 +1,4 @@
-"""Checks of what users hand over: one sentence with what was expected, what came, what to do."""
+"""Checks of user input, whose errors say what was expected, what was given, and what to do."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 Ids = Tensor | NDArray[Any] | Sequence[int] | Sequence[str]
-"""What says which things belong together: equal ids do."""
+"""Ids of images, texts and the like: items with equal ids belong together."""
 
 
 def check_tensor(name: str, value: object) -> None:
-    """A tensor: arrays and lists are not converted unasked."""
+    """Require a tensor; arrays and lists are not converted implicitly."""
     if not isinstance(value, Tensor):
         kind = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
         raise ValueError(f"{name} must be a tensor, got {kind}; convert with torch.as_tensor")
 
 
 def check_count(name: str, value: object) -> None:
-    """A positive whole number."""
+    """Require a positive whole number."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
         raise ValueError(f"{name} must be a positive whole number, got {value!r}")
 
 
 def check_scores(scores: Tensor) -> None:
-    """A non-empty floating point matrix [queries, candidates]."""
+    """Require a non-empty floating point matrix [queries, candidates]."""
     check_tensor("scores", scores)
     if scores.dim() != 2:
         raise ValueError(f"scores must be [queries, candidates], got shape {list(scores.shape)}")
@@ -58,7 +58,7 @@ def check_embeddings(
     may_be_empty: bool = False,
     values: bool = True,
 ) -> None:
-    """Two floating point matrices of one width and type, without NaN or infinity in `values`."""
+    """Require two float matrices of equal width and type and, with `values`, finite ones."""
     for name, embeddings in zip(names, (images, texts), strict=True):
         check_tensor(name, embeddings)
         if embeddings.dim() != 2:
@@ -85,9 +85,9 @@ def check_embeddings(
 
 
 def check_finite(name: str, rows: Tensor) -> None:
-    """No NaN and no infinity; the error names the first bad row. One pass when all is well."""
+    """Reject NaN and infinity, naming the first bad row; takes a single pass if all is well."""
     if rows.detach().sum().isfinite():
-        return  # a sum that only overflowed is looked at below
+        return  # an overflow of the sum alone is told apart below
     bad = ~rows.detach().isfinite().all(1)
     if bad.any():
         raise ValueError(
@@ -97,14 +97,14 @@ def check_finite(name: str, rows: Tensor) -> None:
 
 
 def check_ids(name: str, ids: Ids, expected: int, what: str) -> None:
-    """As many ids as there are things, and ids that can be compared."""
+    """Require one id per item, and ids that can be compared."""
     if len(ids) != expected:
         raise ValueError(f"{name} has {len(ids)} entries for {expected} {what}")
     ids_vector(ids, name)
 
 
 def ids_vector(ids: Ids, name: str = "ids") -> Tensor | NDArray[Any]:
-    """Integers or names, which a column of a table may hold as objects."""
+    """Convert ids to a vector of integers or names, also from a table's column of objects."""
     if isinstance(ids, Tensor):
         comparable = not ids.dtype.is_floating_point and ids.dtype != torch.bool
     else:

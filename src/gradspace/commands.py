@@ -1,4 +1,4 @@
-"""Commands for a user to type next, which work as they are printed."""
+"""Commands to print for the user, which work exactly as printed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def command(*arguments: str | Path) -> str:
-    """A command of this very gradspace, to be pasted into a shell.
+    """Format a command of this gradspace installation, to be pasted into a shell.
 
     Examples:
         >>> command("serve", "my photos").rpartition("gradspace ")[2]
@@ -20,7 +20,7 @@ def command(*arguments: str | Path) -> str:
 
 
 def _program() -> list[str]:
-    """`gradspace` where the PATH leads to this one, else where it is: `.venv/bin/gradspace`."""
+    """Program to call: `gradspace` if that is found on the PATH, else `.venv/bin/gradspace`."""
     own = shutil.which("gradspace", path=str(Path(sys.executable).parent))
     if own is None:
         return [sys.executable, "-m", "gradspace"]

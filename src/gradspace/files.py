@@ -1,4 +1,4 @@
-"""Files that are complete or absent: written beside their place, then moved into it."""
+"""Atomic files, complete or absent: written next to their destination, then moved there."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from typing import IO, Any
 
 
 def check_is_file(path: Path, expected: str) -> None:
-    """A ValueError where there is nothing to read, or a folder."""
+    """Reject a path that does not exist or is a folder."""
     if not path.is_file():
         found = "is a folder" if path.is_dir() else "does not exist"
         raise ValueError(f"{path} {found}: expected {expected}")
 
 
 def check_is_folder(path: Path, expected: str) -> None:
-    """A ValueError where there is nothing, or a file."""
+    """Reject a path that does not exist or is a file."""
     if not path.is_dir():
         found = "is a file" if path.exists() else "does not exist"
         raise ValueError(f"{path} {found}: expected {expected}")
 
 
 def check_out_file(path: Path) -> None:
-    """A ValueError where no file can be written: before the work that fills it."""
+    """Reject a path where no file can be written, before the work that produces it."""
     if path.is_dir():
         raise ValueError(f"{path} is a folder: give the name of a file")
 
 
 def check_out_folder(folder: Path, what: str, own: tuple[str, ...] = ()) -> None:
-    """A ValueError where something else is in the way of what is to be a folder.
+    """Reject an output folder that holds other files.
 
-    `own` are beginnings of names that may be in it; hidden files may be too.
+    `own` are prefixes of names that may be in it; hidden files may be too.
     """
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file: choose a folder for {what} with --out")
@@ -44,14 +44,14 @@ def check_out_folder(folder: Path, what: str, own: tuple[str, ...] = ()) -> None
     if others:
         more = f" and {len(others) - 1} more" if len(others) > 1 else ""
         raise ValueError(
-            f"{folder} has other things in it, {others[0]}{more}: choose a folder of its own for "
+            f"{folder} has other things in it, {others[0]}{more}: choose a separate folder for "
             f"{what} with --out"
         )
 
 
 @contextmanager
 def write_atomically(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
-    """Open a file for writing that appears at `path` only when all of it is on disk."""
+    """Open a file for writing that appears at `path` only once all of it is on disk."""
     path = Path(path)
     check_out_file(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -66,29 +66,29 @@ def write_atomically(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
         os.replace(part, path)
         _sync(path.parent)
     except BaseException as error:
-        Path(part).unlink(missing_ok=True)  # an interruption may come when it is moved already
+        Path(part).unlink(missing_ok=True)  # it may have been moved before an interruption
         if isinstance(error, OSError) and error.filename is None:
-            error.filename = str(path)  # a full disk does not say which file it had no room for
+            error.filename = str(path)  # the error of a full disk does not name the file
         raise
 
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """One process at a time makes the file at `path`; the others wait for it."""
+    """Let one process at a time make the file at `path`, while the others wait."""
     with open(path.with_name(f".{path.name}.lock"), "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)  # which ends with the process, however that ends
+        fcntl.flock(file, fcntl.LOCK_EX)  # released when the process ends, in whatever way
         yield
 
 
 @contextmanager
 def only_writer(folder: Path) -> Iterator[None]:
-    """One process at a time writes into a folder; a second one is told so at once."""
+    """Let one process at a time write into a folder; a second one fails at once."""
     with open(folder / ".lock", "w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise ValueError(
-                f"another process is writing into {folder}: wait until it has ended"
+                f"another process is writing into {folder}: wait until it has finished"
             ) from error
         except OSError:
             pass  # a file system without locks
@@ -96,7 +96,7 @@ def only_writer(folder: Path) -> Iterator[None]:
 
 
 def link_or_copy(source: Path, target: Path) -> None:
-    """Lists are large, and never changed: one copy on disk where the file system allows it."""
+    """Link a large file that never changes, or copy it if the file system cannot link."""
     part = target.with_name(f".{target.name}.part")
     part.unlink(missing_ok=True)
     try:
@@ -107,7 +107,7 @@ def link_or_copy(source: Path, target: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """See to it that a new folder and all files in it are on disk."""
+    """Flush a new folder and all files in it to disk."""
     for path in (*folder.iterdir(), folder, folder.parent):
         _sync(path)
 

@@ -1,8 +1,8 @@
-"""Ctrl-C on the command line: one sentence at any moment, and no traceback.
+"""Handling of Ctrl-C on the command line: one sentence at any moment, and no traceback.
 
-While modules are imported, and when all is done, it ends the process at once: nothing can be lost
-then, and an interrupt that is raised inside an import may come out as anything. While a command
-works it is a KeyboardInterrupt, so that what is unfinished is saved or taken away.
+While modules are being imported, and after all work is done, Ctrl-C ends the process at once:
+nothing can be lost then, and an interrupt raised inside an import may surface as any error. While a
+command works it is a KeyboardInterrupt, so that unfinished work is saved or removed.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from types import FrameType
 from typing import Any, NoReturn
 
 CODE = 130
-"""What a process that Ctrl-C has ended exits with."""
+"""Exit code of a process that was ended by Ctrl-C."""
 _came = False
 
 
 def say(sentence: str) -> None:
-    """Print on stderr; of several processes only the first one speaks."""
+    """Print on stderr; of several processes only the first prints."""
     if _is_first():
         print(f"gradspace: {sentence}", file=sys.stderr, flush=True)
 
 
 def leave_at_once() -> None:
-    """Let Ctrl-C end the process, from here on."""
+    """Let Ctrl-C end the process at once from here on."""
     signal.signal(signal.SIGINT, _leave)
     sys.unraisablehook = _leave_quietly
 
 
 def leave_now() -> NoReturn:
-    """Exit after Ctrl-C, without what Python does at its end.
+    """Exit after Ctrl-C, skipping Python's finalization.
 
-    Where the interrupt came in the middle of an `exec`, as dataclasses are made with, Python would
-    end itself by the signal, whatever became of it since.
+    If the interrupt came in the middle of an `exec`, which dataclasses use, Python would kill
+    itself with the signal, however the interrupt was handled since.
     """
     sys.stdout.flush()
     sys.stderr.flush()
@@ -44,22 +44,22 @@ def leave_now() -> NoReturn:
 
 
 def raise_interrupts() -> None:
-    """Raise Ctrl-C from here on, in a process that it would have ended."""
+    """Raise KeyboardInterrupt from here on, in a process that Ctrl-C would have ended."""
     if signal.getsignal(signal.SIGINT) is _leave:
         signal.signal(signal.SIGINT, _raise)
 
 
 def came() -> bool:
-    """Whether Ctrl-C was raised, which may have become another error in a library."""
+    """Whether Ctrl-C was raised, even if a library turned it into another error."""
     return _came
 
 
 @contextmanager
 def withheld() -> Iterator[None]:
-    """Keep Ctrl-C from processes that are started meanwhile: it is for the one that starts them."""
+    """Keep Ctrl-C from processes started inside; only the one that starts them handles it."""
     from multiprocessing import resource_tracker
 
-    resource_tracker.ensure_running()  # which would let Ctrl-C through when it is started
+    resource_tracker.ensure_running()  # starting it later would let Ctrl-C through
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -73,7 +73,7 @@ def _is_first() -> bool:
 
 def _leave(number: int = signal.SIGINT, frame: FrameType | None = None) -> NoReturn:
     if _is_first():
-        os.write(2, b"gradspace: stopped\n")  # whatever sys.stderr is in the middle of
+        os.write(2, b"gradspace: stopped\n")  # sys.stderr may be in the middle of a write
     os._exit(CODE)
 
 
@@ -84,7 +84,7 @@ def _raise(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def _leave_quietly(unraisable: Any) -> None:
-    """An interrupt where none can be raised, as in a destructor, would be shown and forgotten."""
+    """Exit on an interrupt in a destructor, which would otherwise be printed and ignored."""
     if unraisable.exc_type is KeyboardInterrupt:
         _leave()
     sys.__unraisablehook__(unraisable)

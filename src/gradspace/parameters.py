@@ -1,4 +1,4 @@
-"""Types of parameters, and the check of what users set by name: objectives, models, datasets."""
+"""Types of parameters, and checks of those that users set by name, of objectives, models, data."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ Positive = Annotated[float, Field(strict=True, allow_inf_nan=False, gt=0)]
 NonNegative = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=0)]
 Flag = Annotated[bool, Field(strict=True)]
 NONE = "none"
-"""How None is written where there is no word for it, in TOML and on the command line."""
+"""Spelling of None where there is no word for it, in TOML and on the command line."""
 
 
 def parameters_of(*callables: Callable[..., Any]) -> dict[str, tuple[Any, Any]]:
-    """Name -> (type, default) of every parameter with a default, of functions or dataclasses.
+    """Collect type and default, by name, of all parameters of functions or dataclasses.
 
-    Where the default is a dataclass, its fields are the parameters.
+    Only parameters with a default count; if that is a dataclass, its fields are the parameters.
     """
     found: dict[str, tuple[Any, Any]] = {}
     for function in callables:
@@ -38,7 +38,7 @@ def parameters_of(*callables: Callable[..., Any]) -> dict[str, tuple[Any, Any]]:
 
 
 def arguments_of(function: Callable[..., Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments to call a function with, from values of all its parameters by name."""
+    """Build a function's arguments from the values of all its parameters by name."""
     return {
         name: replace(default, **{field.name: values[field.name] for field in fields(default)})
         if _is_group(default)
@@ -56,14 +56,14 @@ def _defaults(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _is_group(default: Any) -> bool:
-    """Is it a dataclass, of several parameters that belong together?"""
+    """Whether a default is a dataclass, which groups several parameters."""
     return is_dataclass(default) and not isinstance(default, type)
 
 
 def checked(
     owner: str, known: Mapping[str, tuple[Any, Any]], given: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Every known parameter with its value: the given one, validated, or the default."""
+    """Complete the given parameters, validated by type, with the defaults of all others."""
     for name in given.keys() - known.keys():
         raise ValueError(
             f"{owner} has no parameter {name!r}; {suggestion(name, known, 'it takes')}"
@@ -80,12 +80,12 @@ def checked(
 
 
 def _none_or(kind: Any, value: Any) -> Any:
-    """None for "none", where a parameter can be None."""
+    """Convert "none" to None if the parameter can be None."""
     return None if value == NONE and type(None) in typing.get_args(kind) else value
 
 
 def suggestion(name: str, known: Iterable[str], otherwise: str) -> str:
-    """'did you mean ...?' with the nearest known names, or all of them."""
+    """Suggest the nearest known names, 'did you mean ...?', or list all of them."""
     known = sorted(known)
     nearest = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
     if nearest:

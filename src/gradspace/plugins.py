@@ -1,8 +1,8 @@
-"""Weights, losses, models and readers in code of users: who imports it, and when.
+"""Importing of users' code that registers weights, losses, models and readers.
 
-Importing runs code. So it is imported only where the user names it (`--import my_weights.py`) or
-has installed it (an entry point of the group `gradspace.plugins`). A run says what it was trained
-with, and never has that imported: its folder may come from a stranger.
+Importing runs code. So code is imported only if the user names it (`--import my_weights.py`) or has
+installed it (an entry point of the group `gradspace.plugins`). A run records what it was trained
+with, but that is never imported automatically: the folder may come from a stranger.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from typing import Any
 
 GROUP = "gradspace.plugins"
 MAIN = ("__main__", "__mp_main__")
-"""The program itself, which processes that it starts import by themselves."""
+"""Modules of the program itself, which its child processes import anyway."""
 
 _importing: list[str] = []
-"""What the user has named and is being imported."""
+"""Files or modules named by the user that are being imported."""
 _homes: dict[str, str] = {}
-"""Module that has registered something -> what imports it: a file, or the name of a module."""
+"""What to import, a file or a module's name, for each module that registered something."""
 _broken: dict[EntryPoint, str] = {}
 
 
 def admit(name: str, build: Callable[..., Any], taken: Callable[..., Any] | None) -> None:
-    """Let `build` be registered under a name, unless that is taken; remember where it is from."""
+    """Admit `build` under a name, unless that is taken, and remember where it comes from."""
     if taken is not None:
         raise ValueError(
-            f"{name!r} is registered already, by {taken.__module__}.{taken.__qualname__}: choose "
+            f"{name!r} is already registered, by {taken.__module__}.{taken.__qualname__}: choose "
             "another name"
         )
     module = build.__module__
@@ -42,16 +42,16 @@ def admit(name: str, build: Callable[..., Any], taken: Callable[..., Any] | None
 
 
 def imported(*, by_workers: bool = False) -> list[str]:
-    """What has to be imported to know the same names; or what a process that is started has to."""
+    """List what to import to know the same names, or only what child processes must import."""
     homes = (home for module, home in _homes.items() if not (by_workers and module in MAIN))
     return list(dict.fromkeys(home for home in homes if home))
 
 
 def import_plugin(given: str) -> None:
-    """Import a user's file, or a module by its name, which registers what it has.
+    """Import a user's file, or a module by name, which registers what it defines.
 
-    The file's folder, or the current one, is searched after everything else, so that a file can
-    import its neighbours and hides nothing that is installed.
+    The file's folder, or the current one, is appended to the search path, so that a file can import
+    its neighbours without hiding installed modules.
     """
     path = Path(given).expanduser()
     is_file = path.suffix == ".py" or len(path.parts) > 1 or path.is_dir()
@@ -74,7 +74,7 @@ def import_plugin(given: str) -> None:
 
 
 def load_installed() -> None:
-    """Import what installed packages offer; called where a name is not known without it."""
+    """Import the plug-ins of installed packages; called when a name is not known without them."""
     for entry in _installed():
         if entry in _broken:
             raise ValueError(_broken[entry])
@@ -90,7 +90,7 @@ def load_installed() -> None:
 
 
 def not_repeated(folder: Path) -> str:
-    """The end of a sentence: what a run was trained with and is not imported now; or nothing."""
+    """Return the end of a sentence on missing imports that a run was trained with, if any."""
     try:
         recorded = json.loads((folder / "environment.json").read_text(encoding="utf-8"))["imports"]
     except (OSError, ValueError, LookupError, TypeError):
@@ -102,7 +102,7 @@ def not_repeated(folder: Path) -> str:
         return ""
     return (
         f"; it was trained with --import {' --import '.join(missing)}: code is never imported "
-        "unasked, so read it, then repeat that"
+        "automatically, so read it, then repeat that option"
     )
 
 
@@ -112,7 +112,7 @@ def _installed() -> list[EntryPoint]:
 
 
 def _home(module: str) -> str:
-    """What imports a module again; nothing for what was typed in a session."""
+    """Find what imports a module again; nothing for code typed in an interactive session."""
     if module not in MAIN:
         return module
     return getattr(sys.modules.get(module), "__file__", None) or ""
@@ -123,28 +123,28 @@ def _module(given: str) -> str:
 
 
 def _check_name(path: Path, name: str) -> None:
-    """The name of a file has to lead to it: another module of that name would come instead."""
+    """Check that importing a file's name finds the file, and not another module of that name."""
     spec = find_spec(name) if name.isidentifier() else None
     if spec is None:
-        raise ValueError(f"{name!r} is no name of a module: give the file another name")
+        raise ValueError(f"{name!r} is not a valid module name: give the file another name")
     if spec.origin is None or not Path(spec.origin).exists() or not path.samefile(spec.origin):
-        raise ValueError(f"another module is called {name!r} too: give the file another name")
+        raise ValueError(f"another module is also called {name!r}: give the file another name")
 
 
 def _reason(error: BaseException, name: str) -> str:
-    """What went wrong, and in which line of the user's code."""
+    """Describe what went wrong, and in which line of the user's code."""
     if isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}."):
-        return f"there is no module {error.name}; a file is given with its ending .py"
+        return f"there is no module {error.name}; give a file with its ending .py"
     if isinstance(error, SyntaxError):
         return f"{error.msg} ({Path(error.filename or name).name}, line {error.lineno})"
     if isinstance(error, SystemExit):
-        return 'it ends the program: keep what a script does below if __name__ == "__main__"'
+        return 'it exits the program: put what a script does under if __name__ == "__main__"'
     kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
     return f"{kind}{error}{_place(error)}"
 
 
 def _place(error: BaseException) -> str:
-    """The line of the user's code, which is between Python's importing and what it calls."""
+    """Locate the line of the user's code, between Python's import machinery and what it calls."""
     skipped = (str(Path(__file__).parent), str(Path(importlib.__file__).parent), "<frozen")
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if not frame.filename.startswith(skipped)]
@@ -155,5 +155,5 @@ def _place(error: BaseException) -> str:
 
 
 def _printable(text: str) -> str:
-    """Without what a terminal would obey, as it may be a stranger's."""
+    """Escape control characters, which a terminal would obey, as the text may be a stranger's."""
     return text if text.isprintable() else ascii(text)

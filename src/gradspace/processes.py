@@ -1,6 +1,6 @@
-"""Several processes that train or embed together, as `torchrun` starts them.
+"""Several processes that train or embed together, as started by `torchrun`.
 
-With one process every function here does nothing or hands back what it was given.
+With one process every function here does nothing or returns its argument.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from torch import Tensor, nn
 from torch.distributed.rendezvous import rendezvous
 
 LAUNCHER = "GRADSPACE_LAUNCHER"
-"""Where `launch` says which process it is: torchrun's processes would outlive it."""
+"""Environment variable with the launching process's id; processes end once that one has ended."""
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-"""Of glibc's malloc.h."""
+"""Constants of glibc's malloc.h."""
 LARGEST_KEPT = 256 * 2**20
 MOST_KEPT = 512 * 2**20
 
 
 def rank() -> int:
-    """The number of this process, from 0."""
+    """Number of this process, from 0."""
     return dist.get_rank() if dist.is_initialized() else 0
 
 
 def world_size() -> int:
-    """The number of processes."""
+    """Number of processes."""
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
@@ -49,21 +49,21 @@ def is_first() -> bool:
 
 
 def num_launched() -> int:
-    """How many processes `torchrun` or `launch` has started; 1 where neither has."""
+    """Number of processes started by `torchrun` or `launch`; 1 without either."""
     return int(os.environ["WORLD_SIZE"]) if "RANK" in os.environ else 1
 
 
 def local_rank() -> int:
-    """The number of this process on its machine: the number of its GPU."""
+    """Number of this process on its machine, and so of its GPU."""
     return int(os.environ["LOCAL_RANK"])
 
 
 @contextmanager
 def group() -> Iterator[None]:
-    """Connect the processes that were launched; all leave together, or fail together.
+    """Connect the launched processes, which then finish together or fail together.
 
-    The first process that fails raises its error, which ends the others: they lose the connection,
-    or have the same error, and end without a word.
+    The first process that fails raises its error. The others lose the connection, or fail with the
+    same error, and exit silently.
     """
     if num_launched() == 1:
         yield
@@ -75,28 +75,28 @@ def group() -> Iterator[None]:
     dist.init_process_group(backend, store=store, rank=number, world_size=size)
     try:
         yield
-        any_of(False)  # torchrun ends all when one ends with an exit code: wait for the slowest
+        any_of(False)  # wait for the slowest: torchrun ends all once one exits with a code
     except BaseException as error:
         if store.add("gradspace/failed", 1) > 1 and isinstance(error, Exception):
             sys.exit(1)
         if isinstance(error, dist.DistError) or "gloo/transport" in str(error):
             raise RuntimeError(
-                "another process of the run was lost, or cannot be reached"
+                "another process of the run was lost or cannot be reached; look at its output"
             ) from error
         raise
     dist.destroy_process_group()
 
 
 def launch(number: int, arguments: Sequence[str]) -> int:
-    """Run gradspace in so many processes on this machine; the exit code.
+    """Run gradspace in `number` processes on this machine, and return the exit code.
 
-    The launcher is torchrun's: it hands SIGINT and SIGTERM on, and ends all when one fails.
+    The launcher is torchrun's: it forwards SIGINT and SIGTERM, and ends all processes if one fails.
     """
     from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    logging.disable()  # the processes explain themselves
+    logging.disable()  # the processes report their own errors
     os.environ[LAUNCHER] = str(os.getpid())
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // number)))
     config = LaunchConfig(
@@ -117,13 +117,13 @@ def launch(number: int, arguments: Sequence[str]) -> int:
         failed, failure = error.get_first_failure()
         if failure.exitcode < 0:
             how = signal.Signals(-failure.exitcode).name
-            raise RuntimeError(f"process {failed} of {number} was ended by {how}") from None
+            raise RuntimeError(f"process {failed} of {number} was killed by {how}") from None
         return failure.exitcode
     return 0
 
 
 def end_with(parent: int) -> None:
-    """End this process soon after the one that has started it, in whatever way that ends."""
+    """End this process soon after its parent ends, in whatever way that happens."""
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -134,10 +134,10 @@ def end_with(parent: int) -> None:
 
 
 def leave(code: int | str | None) -> NoReturn:
-    """Exit; one process of several without tearing Python down.
+    """Exit; if this is one of several processes, without Python's finalization.
 
-    A thread of gloo may still let go of the last tensors it has sent. Where it asks for Python's
-    lock while Python ends, it is ended itself, and takes the process with it (SIGABRT).
+    A gloo thread may still be releasing the last tensors it sent. If it asks for Python's lock
+    during finalization it is terminated, and aborts the process (SIGABRT).
     """
     if num_launched() == 1 or not isinstance(code, int | None):
         sys.exit(code)
@@ -150,25 +150,26 @@ def leave(code: int | str | None) -> NoReturn:
 
 
 def keep_freed_memory() -> None:
-    """Have large tensors on the CPU take the place of those before them.
+    """Let large CPU tensors reuse the memory of freed ones.
 
-    glibc gives every large block back as soon as it is freed, and Linux hands it out again page by
-    page, cleared: more than a third of the time of a ResNet-50. Other systems are left alone.
+    glibc returns every large block as soon as it is freed, and Linux hands it out again cleared,
+    page by page, which takes more than a third of the time of a ResNet-50. On systems without glibc
+    this does nothing.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
-    except (AttributeError, OSError, TypeError):  # another C library, or none that can be asked
+    except (AttributeError, OSError, TypeError):  # another C library, or none that can be called
         return
     mallopt(M_MMAP_THRESHOLD, LARGEST_KEPT)
     mallopt(M_TRIM_THRESHOLD, MOST_KEPT)
 
 
 def choose_device(name: str | None = None) -> torch.device:
-    """The device of that name, or the best there is; of several processes each has its own GPU."""
+    """Choose the named device, or else the best; each of several processes gets its own GPU."""
     if name is None:
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name.partition(":")[0] not in ("cpu", "cuda"):
-        raise ValueError(f"--device is cpu or cuda, got {name!r}")
+        raise ValueError(f"--device must be cpu or cuda, got {name!r}")
     if name.startswith("cuda") and not torch.cuda.is_available():
         raise ValueError(f"--device {name}: this machine has no GPU that torch can use")
     if name == "cpu" or world_size() == 1:
@@ -179,26 +180,26 @@ def choose_device(name: str | None = None) -> torch.device:
 def _own_gpu(name: str) -> torch.device:
     number, there_are = local_rank(), torch.cuda.device_count()
     if name != "cuda":
-        raise ValueError(f"--device {name} is one GPU, and there are several processes: use cuda")
+        raise ValueError(f"--device {name} is one GPU for several processes: use --device cuda")
     if number >= there_are:
         raise ValueError(
-            f"{number + 1} processes or more need a GPU each, and this machine has {there_are}: "
+            f"at least {number + 1} processes need a GPU each, but this machine has {there_are}: "
             "start fewer, or use --device cpu"
         )
     torch.cuda.set_device(number)
     return torch.device("cuda", number)
 
 
-# --- what they tell each other ------------------------------------------------------------------
+# --- communication ------------------------------------------------------------------------------
 
 
 def any_of(flag: bool) -> bool:
-    """Whether any process says so."""
+    """Whether the flag is true in any process."""
     return total(int(flag)) > 0
 
 
 def total(number: int) -> int:
-    """The sum over all processes."""
+    """Sum over all processes."""
     if world_size() == 1:
         return number
     numbers = torch.tensor(number)
@@ -207,7 +208,7 @@ def total(number: int) -> int:
 
 
 def from_first(text: str) -> str:
-    """What the first process has here."""
+    """Text of the first process."""
     if world_size() == 1:
         return text
     texts = [text]
@@ -216,7 +217,7 @@ def from_first(text: str) -> str:
 
 
 def gather_rows(rows: Tensor, counts: Sequence[int] | None = None) -> Tensor:
-    """The rows of all processes, in the order of their ranks; `counts` says how many each has."""
+    """Gather the rows of all processes in rank order; `counts` has their numbers, if known."""
     if world_size() == 1:
         return rows
     if counts is None:
@@ -242,9 +243,10 @@ def average(values: Sequence[Tensor]) -> None:
 
 
 def average_gradients(parameters: Iterable[nn.Parameter]) -> None:
-    """In place of DistributedDataParallel: right after any number of backward passes.
+    """Average gradients over processes, after any number of backward passes.
 
-    A batch in chunks has one backward pass per chunk, and a parameter may be left out of all.
+    This replaces DistributedDataParallel: a batch in chunks has one backward pass per chunk, and a
+    parameter may not take part in any of them.
     """
     average([parameter.grad for parameter in parameters if parameter.grad is not None])
 

@@ -1,4 +1,4 @@
-"""How long work says how far it is."""
+"""Callbacks by which long work reports its progress."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
 Progress = Callable[[int, int], None]
-"""Called with how many items are done, and of how many."""
+"""Callback that gets the number of items done and their total."""
 
 Show = Callable[[str], AbstractContextManager[Progress]]
-"""Shows a phase of some work while it lasts: `with show("embedding") as progress: ...`."""
+"""Context manager that shows a phase of work: `with show("embedding") as progress: ...`."""
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Tensors and a JSON record in one safetensors file, complete or absent; nothing is unpickled."""
+"""Safetensors files with tensors and a JSON record, complete or absent; nothing is unpickled."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from gradspace.files import check_is_file, write_atomically
 def save_tensors(
     path: str | Path, tensors: Mapping[str, Tensor], record: Mapping[str, Any]
 ) -> None:
-    """Write both at once; a reader sees the old file or the new one."""
+    """Write both atomically: a reader sees either the old file or the new one."""
     content = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     with write_atomically(path, "wb") as file:
         file.write(save(_unshared(content), metadata={"record": json.dumps(record)}))
 
 
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors and the record of a checkpoint.
+    """Read the tensors and the record of a file.
 
-    safetensors opens a file twice: one that a running training replaces meanwhile is read again.
+    safetensors opens a file twice; if a running training replaces it in between, it is read again.
     """
     check_is_file(path, "a file of tensors that gradspace wrote")
     begun = _version(path)
@@ -43,13 +43,13 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def _version(path: Path) -> tuple[int, int, int]:
-    """Another one for a file that has taken the place of the first."""
+    """Identify a file's version, which changes when the file is replaced."""
     found = path.stat()
     return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 def _unshared(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """safetensors refuses tensors that share memory: the second of two gets its own."""
+    """Copy tensors that share memory with an earlier one, which safetensors refuses."""
     seen: set[int] = set()
     result = {}
     for name, tensor in tensors.items():

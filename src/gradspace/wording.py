@@ -1,4 +1,4 @@
-"""How sentences say a count, a share and a path."""
+"""Wording of counts, shares and paths in sentences."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def counted(number: int, what: str) -> str:
-    """A count with its word.
+    """Format a count with its noun.
 
     >>> counted(1, "pair"), counted(2000, "pair"), counted(3, "query")
     ('1 pair', '2,000 pairs', '3 queries')
@@ -19,7 +19,7 @@ def counted(number: int, what: str) -> str:
 
 
 def percent(share: float) -> str:
-    """A share of one in percent.
+    """Format a share of one in percent.
 
     >>> percent(0.985)
     '98.5 %'
@@ -28,7 +28,7 @@ def percent(share: float) -> str:
 
 
 def typed(path: str | Path) -> str:
-    """A path as a shell takes it.
+    """Quote a path for a shell.
 
     >>> typed("runs/first"), typed("my runs/first")
     ('runs/first', "'my runs/first'")

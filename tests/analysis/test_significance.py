@@ -331,7 +331,7 @@ def test_not_distinguishable_looks_at_both_sides() -> None:
     ]
     assert not_distinguishable(results, differences) == ("best", {"close"})
     assert not_distinguishable(results, differences, level=0.0005) == ("best", {"close", "worst"})
-    with pytest.raises(ValueError, match=r"'best' against each of the other 2 .* compare_all"):
+    with pytest.raises(ValueError, match=r"'best' with each of the 2 other .* compare_all"):
         not_distinguishable(results, differences[:2])
     with pytest.raises(ValueError, match="level must be between 0 and 1"):
         not_distinguishable(results, differences, level=5)

@@ -71,7 +71,7 @@ def test_from_training_to_search(command: Command, tmp_path: Path) -> None:
     assert json.loads(Path("run/environment.json").read_text())["imports"] == ["my_things.py"]
     executed = times_executed(tmp_path)
 
-    told = "it was trained with --import my_things.py: code is never imported unasked, so read it"
+    told = "it was trained with --import my_things.py: code is never imported automatically, so read it"
     for arguments in (["evaluate", "run"], ["train", "--resume", "run"], ["report", "run"]):
         assert told in refusal(command(*arguments))
     assert told in refusal(command("train", "run/recipe.toml", "--out", "again"))
@@ -129,7 +129,7 @@ def test_mistakes_are_one_sentence(command: Command, tmp_path: Path) -> None:
     assert "--import gone.py: " in refusal(command("analyse", "objectives", "--import", "gone.py"))
     write_plugin(tmp_path, "broken.py", WEIGHT.replace("gaussian", "circle"))
     line = refusal(command("analyse", "objectives", "--import", "broken.py"))
-    assert "--import broken.py: 'circle' is registered already, by gradspace.objectives" in line
+    assert "--import broken.py: 'circle' is already registered, by gradspace.objectives" in line
     assert line.endswith("(broken.py, line 12)")
 
 

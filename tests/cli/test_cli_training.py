@@ -326,7 +326,7 @@ def test_bad_requests_are_one_sentence(trained: Run, tmp_path: Path) -> None:
         ("train", "--model", "vsrm"): "unknown model 'vsrm'; did you mean 'vsrn'",
         ("train", "--set", "objective.warm_up=triplets"): "'triplets'; did you mean 'triplet'",
         ("train", "--data", tmp_path / "nowhere"): "does not exist",
-        ("train", "--device", "tpu", "--out", tmp_path / "x"): "--device is cpu or cuda",
+        ("train", "--device", "tpu", "--out", tmp_path / "x"): "--device must be cpu or cuda",
     }
     for arguments, message in cases.items():
         assert message in refused(*arguments)

@@ -52,7 +52,7 @@ def test_a_new_layout_is_one_decorated_function(tmp_path: Path) -> None:
         assert dataset.splits["test"].image_names == ["a", "b"]
         with pytest.raises(ValueError, match="lines has no parameter 'size'; it takes split"):
             open_dataset(tmp_path / "x.lines", size=3)
-        with pytest.raises(ValueError, match="'lines' is registered already"):
+        with pytest.raises(ValueError, match="'lines' is already registered"):
             reader("lines")(open_lines)
     finally:
         del READERS["lines"]

@@ -283,7 +283,7 @@ def test_a_kernel_that_does_not_compile_is_streamed_with_one_warning(
     monkeypatch.setattr(backward, "_backward_with", fail)
     fused._warn.cache_clear()
     loss = gs.RetrievalLoss("nt-xent", execution="triton")
-    with pytest.warns(UserWarning, match="streamed execution takes their place") as warned:
+    with pytest.warns(UserWarning, match="using the streamed execution instead") as warned:
         found = outcome(loss, batch)
     outcome(loss, batch)  # warnings are errors here
     assert len(warned) == 1

@@ -116,7 +116,7 @@ def test_input_that_is_no_tokens_goes_by_position() -> None:
 
 def test_errors_are_for_users() -> None:
     loss = ObjectiveLoss(Table())
-    with pytest.raises(ValueError, match="expected columns with anchors and positives, got 1 col"):
+    with pytest.raises(ValueError, match="expected columns of anchors and positives, got 1 col"):
         loss(PAIRS[:1])
     with pytest.raises(ValueError, match=r"labels must be one integer per row.*torch.float32"):
         loss(PAIRS, torch.tensor([0.5, 0.1, 1.0, 0.0]))

@@ -78,7 +78,7 @@ def test_records_the_counts_of_the_batch(trainer: Any, tmp_path: Path) -> None:
 
 
 def test_wants_an_objective_of_this_project() -> None:
-    with pytest.raises(ValueError, match="no RetrievalLoss in the loss or the model"):
+    with pytest.raises(ValueError, match="no RetrievalLoss in this trainer's loss"):
         CocosCallback(SimpleNamespace(model=nn.Linear(2, 2)), "cocos.jsonl")
     with pytest.raises(ValueError, match="every must be at least 1, got 0"):
         CocosCallback(SimpleNamespace(model=TwoTables("nt-xent")), "cocos.jsonl", every=0)

@@ -77,7 +77,12 @@ def test_counts_are_the_same(name: str) -> None:
         (torch.full((2, 2), torch.nan), None, {}, "scores has NaN|scores have|NaN"),
         (torch.zeros(2, 3), None, {}, "got 2 images and 3 texts"),
         (torch.zeros(2, 2), [0], {}, "image_ids has 1 entries for 2 images"),
-        (torch.zeros(2, 2), None, {"memory": 4}, "to keep in a memory"),
+        (
+            torch.zeros(2, 2),
+            None,
+            {"memory": 4},
+            "remember; give RetrievalLoss neither",
+        ),
         (torch.zeros(2, 2), None, {"normalize": True}, "to normalize"),
     ],
 )

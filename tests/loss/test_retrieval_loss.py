@@ -197,7 +197,7 @@ BAD_CALLS: list[tuple[str, dict[str, Any]]] = [
     ("image_ids has 3 entries for 4 images", {"image_ids": [1, 2, 3], "text_ids": [1, 2, 3, 4]}),
     ("text_ids has 5 entries for 4 texts", {"image_ids": [1] * 4, "text_ids": [1] * 5}),
     ("text_ids is missing", {"image_ids": [1, 2, 3, 4]}),
-    ("no positive pair at all", {"image_ids": [1, 2, 3, 4], "text_ids": [5, 6, 7, 8]}),
+    ("no positive pair; check", {"image_ids": [1, 2, 3, 4], "text_ids": [5, 6, 7, 8]}),
     (
         "image_ids must be a vector of integers or names, got torch.float32",
         {"image_ids": torch.ones(4), "text_ids": torch.ones(4)},
@@ -247,7 +247,7 @@ BAD_OBJECTIVES: list[tuple[str, Any, dict[str, Any]]] = [
     ("unknown objective 'triplet-hrd'; did you mean 'triplet-hard'", "triplet-hrd", {}),
     ("unknown objective 'xyz'; there are ", "xyz", {}),
     (
-        "the name of an objective must be a string, got None; gs.list_objectives() lists them",
+        "the name of an objective must be a string, got None; gs.list_objectives() lists the",
         None,
         {},
     ),

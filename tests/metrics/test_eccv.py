@@ -37,5 +37,5 @@ def test_coco_recalls_are_ours() -> None:
 
 def test_other_captions_are_refused() -> None:
     pytest.importorskip("eccv_caption")
-    with pytest.raises(ValueError, match="ECCV Caption is for COCO's 5,000 test images"):
+    with pytest.raises(ValueError, match="ECCV Caption needs COCO's 5,000 test images"):
         eccv_caption_report(torch.eye(2), [1, 2], [3, 4])

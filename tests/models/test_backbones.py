@@ -182,9 +182,9 @@ def test_pixels_of_the_wrong_shape(tmp_path: Path) -> None:
 
 
 def test_a_missing_folder_is_said_to_be_missing(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"nowhere does not exist: expected a model that"):
+    with pytest.raises(ValueError, match=r"nowhere does not exist: expected the folder of"):
         Backbone(tmp_path / "nowhere")
-    with pytest.raises(ValueError, match=r"nowhere/at/all does not exist: expected a model that"):
+    with pytest.raises(ValueError, match=r"nowhere/at/all does not exist: expected the folder of"):
         Backbone("nowhere/at/all")
 
 
@@ -227,7 +227,7 @@ def test_an_unreachable_hub_is_said_in_one_sentence(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(AutoConfig, "from_pretrained", fail)
     with pytest.raises(
         ValueError,
-        match=r"some/name does not exist as a folder, and cannot be loaded from the hub: We .*e\.$",
+        match=r"some/name does not exist as a folder and cannot be loaded from the hub: We .*e\.$",
     ):
         Backbone("some/name")
 

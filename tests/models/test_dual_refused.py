@@ -37,7 +37,9 @@ def test_weights_of_another_shape(tmp_path: Path) -> None:
     config = json.loads((tiny_dual.clip(tmp_path) / "config.json").read_text())
     config["projection_dim"] = 24
     (tmp_path / "config.json").write_text(json.dumps(config))
-    message = r"weights of other shapes than its config.json: text_projection.weight \[16, 16\] ins"
+    message = (
+        r"weights whose shapes do not match its config.json: text_projection.weight \[16, 16\] ins"
+    )
     with pytest.raises(ValueError, match=message):
         build(tmp_path)
 
@@ -55,12 +57,14 @@ def test_pictures_of_another_size(tmp_path: Path) -> None:
     model = build(tmp_path)
     with pytest.raises(ValueError, match=r"\['images', 3, 32, 32\], got \[2, 3, 48, 32\]"):
         model.embed_images(torch.zeros(2, 3, 48, 32))
-    with pytest.raises(ValueError, match=r"expected pixels that are normalised, got torch\.uint8"):
+    with pytest.raises(
+        ValueError, match=r"expected normalised floating point pixels, got torch\.uint8"
+    ):
         model.embed_images(tiny.pictures(2))
     settings = json.loads((tmp_path / "preprocessor_config.json").read_text())
     settings["size"] = {"height": 48, "width": 48}
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(settings))
-    message = r"makes pictures of shape \[3, 48, 48\], and the network takes \[3, 32, 32\]$"
+    message = r"makes pictures of shape \[3, 48, 48\], but the network takes \[3, 32, 32\]$"
     with pytest.raises(ValueError, match=message):
         build(tmp_path)
 
@@ -69,15 +73,18 @@ def test_pictures_that_are_not_cut(tmp_path: Path) -> None:
     tiny_dual.clip(tmp_path)
     settings = {**tiny_dual.CLIP_PIXELS, "do_center_crop": False}
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(settings))
-    with pytest.raises(ValueError, match="keeps the ratio of a picture's sides"):
+    with pytest.raises(ValueError, match="keeps the aspect ratio of pictures"):
         build(tmp_path)
 
 
 @pytest.mark.parametrize(
     ("gone", "message"),
     [
-        ("preprocessor_config.json", "has no preprocessor_config.json: it says how large"),
-        ("tokenizer.json", r"has no tokenizer: there is no tokenizer.json or vocab\* or \*.model$"),
+        ("preprocessor_config.json", "has no preprocessor_config.json, which defines the size"),
+        (
+            "tokenizer.json",
+            r"has no tokenizer: expected tokenizer.json or vocab\* or \*.model in it$",
+        ),
     ],
 )
 def test_files_that_are_missing(tmp_path: Path, gone: str, message: str) -> None:
@@ -89,8 +96,11 @@ def test_files_that_are_missing(tmp_path: Path, gone: str, message: str) -> None
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({"train": "last"}, "train of dual is all, projection, lora, or last-N .*, got 'last'"),
-        ({"train": "last-3"}, "last-3, and the image tower has 2 layers: use all"),
+        (
+            {"train": "last"},
+            "train of dual must be all, projection, lora, or last-N .*, got 'last'",
+        ),
+        ({"train": "last-3"}, "last-3, but the image tower has 2 layers: use all"),
         ({"image_rate": -1.0}, "image_rate of dual should be greater than or equal to 0"),
         ({"train": "projection", "projection_rate": 0.0}, "nothing is left to train"),
         ({"width": 3}, "dual has no parameter 'width'"),
@@ -106,12 +116,14 @@ def test_parameters_that_make_no_sense(
 
 def test_captions_for_siglip_have_one_length(tmp_path: Path) -> None:
     model = build(tiny_dual.siglip(tmp_path))
-    with pytest.raises(ValueError, match=r"captions of 2 to 5 tokens: .* padded to the same"):
+    with pytest.raises(ValueError, match=r"captions have 2 to 5 tokens, .* padded to the same"):
         model.embed_texts(torch.ones(2, 5, dtype=torch.long), torch.tensor([2, 5]))
 
 
 def test_one_network_for_both_sides(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"one network for images and texts: model\.pretrained"):
+    with pytest.raises(
+        ValueError, match=r"one network for images and texts: set model\.pretrained"
+    ):
         build_model(
             "dual",
             image_input=ImageInput(shape=(5, 6)),
@@ -131,6 +143,6 @@ def test_a_tokenizer_that_needs_a_further_package(
 
     folder = tiny_dual.siglip(tmp_path)
     monkeypatch.setattr(AutoTokenizer, "from_pretrained", fail)
-    message = "cannot be loaded without a further package: SiglipTokenizer requires .* library$"
+    message = "cannot be loaded without another package: SiglipTokenizer requires .* library$"
     with pytest.raises(ValueError, match=message):
         load_system(folder, torch.device("cpu"))

@@ -179,10 +179,10 @@ def test_words_see_all_words(networks: tuple[Path, Path]) -> None:
 
 
 def test_refuses_what_has_no_layers_to_give(networks: tuple[Path, Path], tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="num_fusion_layers is 2, and the text encoder has 2 lay"):
+    with pytest.raises(ValueError, match="num_fusion_layers is 2, but the text encoder has 2 lay"):
         with_networks(networks, num_fusion_layers=2)
     clip = TextInput(encoder=tiny.clip(tmp_path / "clip"))
-    with pytest.raises(ValueError, match="from a BERT, and the text encoder is a CLIPTextModel"):
+    with pytest.raises(ValueError, match="from a BERT, but the text encoder is a CLIPTextModel"):
         Fusion(REGIONS, clip)
 
 
@@ -270,7 +270,7 @@ def test_what_does_not_fit_is_named(networks: tuple[Path, Path], tmp_path: Path)
         tmp_path / "a.safetensors", {**lacking, "idm_head.0.bias": torch.zeros(1)}
     )
     expected = (
-        "does not fit the model: it lacks itm_head.0.bias, temp; it has, and the model does not, "
+        "does not fit the model: it lacks itm_head.0.bias, temp; it has, unlike the model, "
         "idm_head.0.bias$"
     )
     with pytest.raises(ValueError, match=expected):
@@ -278,7 +278,7 @@ def test_what_does_not_fit_is_named(networks: tuple[Path, Path], tmp_path: Path)
     path = published_xvlm.save(
         tmp_path / "b.safetensors", {**tensors, "text_proj.bias": torch.zeros(3)}
     )
-    with pytest.raises(ValueError, match=r"text_proj.bias of .* is \[3\], and the model's text_pr"):
+    with pytest.raises(ValueError, match=r"text_proj.bias of .* is \[3\], but the model's text_pr"):
         with_networks(networks, weights=str(path))
 
 
@@ -287,7 +287,7 @@ def test_a_run_is_built_again_without_the_file(networks: tuple[Path, Path]) -> N
     image_input = ImageInput(backbone=networks[0], pretrained=False)
     text_input = TextInput(encoder=networks[1], pretrained=False)
     Fusion(image_input, text_input, weights="gone.safetensors")
-    with pytest.raises(ValueError, match=r"weights is for a Swin as model.backbone and a BERT"):
+    with pytest.raises(ValueError, match=r"weights needs a Swin as model.backbone and a BERT"):
         Fusion(REGIONS, WORDS, weights="gone.safetensors")
 
 

@@ -110,15 +110,15 @@ def test_a_parameter_given_by_name_leaves_the_defaults_of_the_others() -> None:
 
 def test_inputs_that_make_no_sense() -> None:
     for wrong, message in (
-        ({}, "a shape .* a backbone or passages, one of them"),
-        ({"shape": (3,), "backbone": "x"}, "one of them"),
+        ({}, "exactly one of shape .* backbone and passages"),
+        ({"shape": (3,), "backbone": "x"}, "exactly one of shape"),
         ({"shape": (3, 4, 5)}, r"\(width,\) or \(regions, width\), got shape \(3, 4, 5\)"),
         ({"shape": (0,)}, "got shape"),
         ({"shape": (3,), "fine_tune": True}, "fine_tune needs a backbone"),
     ):
         with pytest.raises(ValueError, match=message):
             ImageInput(**wrong)
-    with pytest.raises(ValueError, match="a vocabulary_size or an encoder, one of them"):
+    with pytest.raises(ValueError, match="exactly one of vocabulary_size and encoder"):
         TextInput()
     with pytest.raises(ValueError, match="vocabulary_size must be at least 1, got 0"):
         TextInput(vocabulary_size=0)
@@ -138,7 +138,7 @@ def test_a_name_is_registered_once_and_says_what_it_is() -> None:
         def embed_texts(self, tokens: Tensor, lengths: Tensor) -> Tensor:
             return tokens
 
-    with pytest.raises(ValueError, match="'vsrn' is registered already"):
+    with pytest.raises(ValueError, match="'vsrn' is already registered"):
         model("vsrn", source="nobody 2000", training={})(Silent)
     Silent.__doc__ = None
     with pytest.raises(ValueError, match="'silent' needs a docstring"):

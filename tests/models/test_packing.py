@@ -37,5 +37,5 @@ def test_an_rnn_gives_every_sequence_its_own_last_state() -> None:
 
 @pytest.mark.parametrize("lengths", [[3, 0], [7, 2]])
 def test_lengths_that_cannot_be_are_refused(lengths: list[int]) -> None:
-    with pytest.raises(ValueError, match="expected 1 to 6"):
+    with pytest.raises(ValueError, match="must be 1 to 6"):
         packing(torch.tensor(lengths), 6, CPU)

@@ -94,7 +94,7 @@ def test_tokenizer_pads_with_zero_and_counts(bert: Path, tmp_path: Path) -> None
 
 
 def test_a_missing_tokenizer_is_said_to_be_missing(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"nowhere does not exist: expected a model that"):
+    with pytest.raises(ValueError, match=r"nowhere does not exist: expected the folder of"):
         Tokenizer(tmp_path / "nowhere")
 
 

@@ -50,12 +50,12 @@ def test_sides_share_their_weights_or_not(encoder: str, shared: bool, tmp_path: 
 def test_data_and_model_have_to_fit() -> None:
     words = TextInput(vocabulary_size=9)
     with pytest.raises(
-        ValueError, match=r"vse\+\+ reads images, and there are passages: take text-dual"
+        ValueError, match=r"vse\+\+ reads images, but the data has passages: use text-dual"
     ):
         build_model("vse++", image_input=PASSAGES, text_input=words)
     with pytest.raises(
-        ValueError, match=r"text-dual reads passages, and there are images: take .*vse"
+        ValueError, match=r"text-dual reads passages, but the data has images: use .*vse"
     ):
         build_model("text-dual", image_input=ImageInput(shape=(4,)), text_input=words)
-    with pytest.raises(ValueError, match=r"a shape .* a backbone or passages, one of them"):
+    with pytest.raises(ValueError, match=r"exactly one of shape .* backbone and passages"):
         ImageInput(shape=(4,), passages=True)

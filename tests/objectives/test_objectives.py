@@ -234,7 +234,7 @@ def test_weights_that_join_have_one_default_for_one_name(monkeypatch: pytest.Mon
         """((1 + n - p) / 2) ** alpha"""
         return ((1 + n - p) / 2) ** alpha
 
-    with pytest.raises(ValueError, match=r"'power' has a parameter 'alpha' that is 0.5 .* is 2.0"):
+    with pytest.raises(ValueError, match=r"'alpha' of 'power' is 0.5 by default, .* is 2.0"):
         registry.triplet_weight("power", source="made up")(power)
 
 

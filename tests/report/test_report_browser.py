@@ -269,7 +269,7 @@ def test_the_page_of_suspicious_negatives(
     assert errors.find_element(By.TAG_NAME, "h2").text == "Errors of the model"
     assert likely.rect["y"] < errors.rect["y"]
     notes = [note.text for note in likely.find_elements(By.CSS_SELECTOR, ".note")]
-    close = [float(note.rpartition("close by ")[2]) for note in notes]
+    close = [float(note.rpartition("closeness ")[2]) for note in notes]
     assert close == sorted(close, reverse=True)
     assert 0 < len(close) <= 48
     assert close[-1] >= 0.5

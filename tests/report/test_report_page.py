@@ -149,7 +149,7 @@ def test_one_run_alone(entries: list[Entry], tmp_path: Path) -> None:
     page = report(tmp_path / "r.html", entries[:1])
     text = " ".join(Elements(page).text.split())
     assert "there is no other objective to compare with" in text
-    assert "nothing to compare it with" in text
+    assert "there is nothing to compare" in text
     assert "right at rank 1" in text
     assert CANNOT not in text
 
@@ -169,7 +169,7 @@ def test_too_many_objectives_are_not_all_drawn(
     monkeypatch.setattr(gradspace.report.write, "MOST_DRAWN", 1)
     many = [replace(entries[0], objective=f"objective-{number}") for number in range(7)]
     page = report(tmp_path / "r.html", many)
-    assert "Drawn are the 6 objectives with the highest mean rsum." in page
+    assert "Plots show the 6 objectives with the highest mean rsum." in page
     assert page.count("Triplet diagram of ") == 6
 
 
@@ -219,15 +219,15 @@ def test_a_dataset_that_changed_is_not_shown(
     test = data.splits["test"]
     changed = with_test(data, replace(test, captions=["another", *test.captions[1:]]))
     monkeypatch.setattr("gradspace.report.examples.open_recipe", lambda *_, **__: changed)
-    assert "is not what it was when" in report(tmp_path / "r.html", entries)
+    assert "has changed since" in report(tmp_path / "r.html", entries)
 
 
 def test_a_run_of_which_only_the_results_are_left(entries: list[Entry], tmp_path: Path) -> None:
     empty = [replace(e, run=Run(tmp_path / "nowhere" / e.objective)) for e in entries]
     page = report(tmp_path / "r.html", empty)
     assert "The runs have no measurements on dev." in page
-    assert "The runs have no counts of their training." in page
-    assert "The runs do not say which command made them." in page
+    assert "The runs recorded no counts during training." in page
+    assert "The runs did not record which command made them." in page
     assert "There are no examples here" in page
 
 

@@ -109,7 +109,7 @@ def test_objectives_are_compared(tmp_path: Path) -> None:
 
 def test_models_of_images_and_other_inputs_are_refused(tmp_path: Path) -> None:
     with pytest.raises(
-        ValueError, match=r"vse\+\+ reads images, and there are passages: take text"
+        ValueError, match=r"vse\+\+ reads images, but the data has passages: use text"
     ):
         train_small(tmp_path / "a", data=DATA)
     with pytest.raises(ValueError, match="needs images, and the dataset has only passages"):

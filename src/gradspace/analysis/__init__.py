@@ -1,1 +1,1 @@
-"""What an objective does to a batch: weights, contributing samples, diagrams."""
+"""Analysis of objectives and results: weights, COCOS, diagrams, and statistical comparison."""

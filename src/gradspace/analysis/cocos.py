@@ -1,8 +1,8 @@
 """COCOS: counting the samples that contribute to the gradient of a query (ICR section 4).
 
-Everything is read off the weights that every objective has (`score_weights`), so that any objective
-can be counted, not only the three of the paper. What differs from the paper's published code is
-listed in docs/concepts.md.
+Everything is derived from the weights that every objective has (`score_weights`), so any objective
+can be counted, not only the paper's three. Differences from the paper's published code are listed
+in docs/concepts.md.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ Convention = Literal["gradient", "icr"]
 
 @dataclass(frozen=True)
 class Counting:
-    """What counts as a contribution to the gradient of a query."""
+    """Rule for what counts as a contribution to the gradient of a query."""
 
     epsilon: float = 0.01
-    """Weights up to this size do not."""
+    """Largest weight that does not count."""
     convention: Convention = "gradient"
-    """Which weights: those of the gradient, or those of the tables of ICR, "icr". There the
-    weights of NT-Xent and SmoothAP lack the factor 1 / temperature, and C^q of NT-Xent is the mean
-    over all queries."""
+    """Weights that are counted: those of the gradient, or, with "icr", those of ICR's tables. There
+    the weights of NT-Xent and SmoothAP lack the factor 1 / temperature, and C^q of NT-Xent is the
+    mean over all queries."""
 
     def __post_init__(self) -> None:
         if not self.epsilon >= 0:
@@ -47,20 +47,20 @@ class Counting:
 
 @dataclass(frozen=True)
 class Cocos:
-    """The counts of one batch, in one direction."""
+    """Counts of one batch, in one direction."""
 
     per_query: float = field(metadata={"symbol": "C^q"})
     """Contributing negatives (SmoothAP: triplets, eq. 13), mean over queries with at least one."""
     per_batch: float = field(metadata={"symbol": "C^B"})
-    """The same, summed over the batch."""
+    """Contributing negatives (SmoothAP: triplets), summed over the batch."""
     queries_without: float = field(metadata={"symbol": "C^0"})
-    """Queries with no contribution at all."""
+    """Number of queries without any contribution."""
     negative_weight: float = field(metadata={"symbol": "W-"})
     """Summed |weight| of the contributing negatives, mean over queries with a positive."""
     positive_weight: float = field(metadata={"symbol": "W+"})
     """Mean |weight| of the positives, mean over queries with a positive."""
     effective: float = field(metadata={"symbol": "C_eff"})
-    """Effective number of negatives, (sum |w|)^2 / sum w^2, mean over queries that have weight."""
+    """Effective number of negatives, (sum |w|)^2 / sum w^2, mean over queries with weight."""
 
 
 def cocos(
@@ -70,7 +70,7 @@ def cocos(
     epsilon: float = 0.01,
     convention: Convention = "gradient",
 ) -> Cocos:
-    """Count what contributes in one direction: rows are queries. Transpose both for the other.
+    """Count contributions in one direction, with rows as queries; transpose for the other.
 
     `epsilon` and `convention` are those of `Counting`.
     """
@@ -80,7 +80,7 @@ def cocos(
 def count(
     objective: Objective, scores: Tensor, positives: Tensor | Positives, counting: Counting
 ) -> Cocos:
-    """COCOS of one direction of a batch."""
+    """Count contributions in one direction of a batch."""
     check_scores(scores)
     positives = as_positives(positives)
     scores = as_computed(scores.detach())
@@ -128,7 +128,7 @@ class CocosMeter:
         return len(self._batches)
 
     def __getitem__(self, name: str) -> tuple[float, float]:
-        """(mean, standard deviation) of the count of that name."""
+        """Return mean and standard deviation of the count of that name."""
         values = torch.tensor([getattr(b, name) for b in self._batches], dtype=torch.float64)
         deviation = values.std() if len(values) > 1 else torch.zeros(())
         return float(values.mean()), float(deviation)
@@ -138,5 +138,5 @@ class CocosMeter:
 
 
 def _mean(values: Tensor, selected: Tensor) -> float:
-    """Mean of the selected values; 0 where nothing is selected."""
+    """Mean of the selected values; 0 if none are selected."""
     return float(values[selected].mean()) if selected.any() else 0.0

@@ -1,7 +1,7 @@
 """Triplet diagrams and pair-weight curves: an objective as a picture (GOAL Figures 2 and 3).
 
 The upper row shows a triplet's weight over its positive and negative similarity, with lines of
-equal weight; the lower row what the positive and the negative get.
+equal weight; the lower row shows the weights of the positive and of the negative.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ STYLE: dict[Any, Any] = {
 
 
 def triplet_surface(objective: Objective, p: Tensor, n: Tensor) -> Tensor:
-    """The weight of a triplet with positive score p and negative score n (any one shape).
+    """Weight of triplets with positive scores p and negative scores n, of any common shape.
 
-    The triplet weight T of a GOAL objective; of any other the weight of the only negative.
+    For a GOAL objective it is the triplet weight T, for any other the weight of the only negative.
     """
     if isinstance(objective, Goal):
         return objective.triplet_weight(p, n)
@@ -48,11 +48,11 @@ def triplet_surface(objective: Objective, p: Tensor, n: Tensor) -> Tensor:
 
 
 def pair_curves(objective: Objective, s: Tensor, relative: float = 0.1) -> tuple[Tensor, Tensor]:
-    """The weights of a positive and of a negative with score s, [len(s)].
+    """Weights of a positive and of a negative with score s, [len(s)].
 
-    P+ and P- of a GOAL objective, with both relative terms at `relative` (0.1 in Figure 3); of any
-    other the weights of a positive against a negative at 0.5 and of a negative against a positive
-    at 0.5.
+    For a GOAL objective they are P+ and P-, with both relative terms at `relative` (0.1 in Figure
+    3). For any other they are the weight of a positive against a negative at 0.5, and that of a
+    negative against a positive at 0.5.
     """
     if isinstance(objective, Goal):
         m = (torch.tensor(relative), torch.tensor(relative)) if objective.relative else ()
@@ -62,7 +62,7 @@ def pair_curves(objective: Objective, s: Tensor, relative: float = 0.1) -> tuple
 
 
 def real_triplets(saved: SavedScores) -> tuple[Tensor, Tensor]:
-    """Positive and hardest negative score of every triplet of a score matrix, both directions."""
+    """Positive and hardest negative scores of all triplets of a score matrix, both directions."""
     found: list[tuple[Tensor, Tensor]] = []
     for scores, positives in (
         (saved.scores.float(), saved.positives),
@@ -76,7 +76,7 @@ def real_triplets(saved: SavedScores) -> tuple[Tensor, Tensor]:
 
 
 def some_triplets(saved: SavedScores, number: int) -> list[tuple[float, float]]:
-    """(positive, hardest negative) of at most so many triplets, evenly taken, for a log."""
+    """Sample up to `number` triplets evenly, as (positive, hardest negative), for a log."""
     p, n = real_triplets(saved)
     chosen = torch.linspace(0, len(p) - 1, min(number, len(p))).long()
     pairs = torch.stack([p[chosen], n[chosen]], 1).tolist()
@@ -86,7 +86,7 @@ def some_triplets(saved: SavedScores, number: int) -> list[tuple[float, float]]:
 def draw_diagrams(
     objectives: Sequence[Objective], saved: SavedScores | None = None, relative: float = 0.1
 ) -> Figure:
-    """One column per objective."""
+    """Draw the diagrams, one column per objective."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -105,7 +105,7 @@ def draw_diagrams(
 
 
 def save_diagrams(figure: Figure, out: str | Path) -> list[Path]:
-    """Write the figure as PNG and PDF beside each other."""
+    """Save the figure as PNG and as PDF, side by side."""
     base = Path(out).with_suffix("") if Path(out).suffix in (".png", ".pdf") else Path(out)
     paths = [base.with_name(f"{base.name}.{kind}") for kind in ("png", "pdf")]
     for path in paths:
@@ -115,7 +115,7 @@ def save_diagrams(figure: Figure, out: str | Path) -> list[Path]:
 
 
 def _pair_weights(objective: Objective, p: Tensor, n: Tensor) -> tuple[Tensor, Tensor]:
-    """|weight| of the positive and of the negative, every triplet a batch row of its own."""
+    """Absolute weights of the positive and of the negative, each triplet being a query."""
     scores = torch.stack([p.flatten(), n.flatten()], 1)
     index = torch.zeros(len(scores), 1, dtype=torch.long)
     only_first = Positives(index, torch.ones_like(index, dtype=torch.bool), 2)

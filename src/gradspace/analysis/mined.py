@@ -1,4 +1,4 @@
-"""COCOS of mined negatives: how many of them contribute, beside those of the batch."""
+"""COCOS of mined negatives: how many contribute in addition to those of the batch."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from gradspace.scores.positives import Positives
 
 @dataclass(frozen=True)
 class OfflineCocos:
-    """Of one direction; means over the queries."""
+    """Counts of mined negatives in one direction, as means over the queries."""
 
     per_query: float
     """Mined negatives of a query with a |weight| above epsilon."""
     weight: float
-    """Their summed |weight|."""
+    """Summed |weight| of these negatives."""
     pairs: float
-    """Contributing pairs of which both sides are mined, for objectives that have such terms."""
+    """Contributing pairs of which both sides are mined; 0 for objectives without such terms."""
 
 
 def offline_cocos(
@@ -35,7 +35,7 @@ def offline_cocos(
     offline: Offline,
     epsilon: float = 0.01,
 ) -> tuple[OfflineCocos, OfflineCocos]:
-    """Image to text, and text to image, of pairs (image i, text i) with equal ids."""
+    """Count image to text and text to image, for pairs (image i, text i) with equal ids."""
     mined = offline.scores(images, texts, objective.uses_offline)
     return offline_cocos_of_scores(objective, images @ texts.t(), ids, mined, epsilon)
 
@@ -43,7 +43,7 @@ def offline_cocos(
 def offline_cocos_of_scores(
     objective: Objective, scores: Tensor, ids: Tensor, mined: MinedScores, epsilon: float = 0.01
 ) -> tuple[OfflineCocos, OfflineCocos]:
-    """Count from scores[image, text] and those of what was mined."""
+    """Count both directions of scores[image, text] with the scores of mined negatives."""
     of_images, of_texts = Pairing(ids, ids).rows(scores, mined)
     return (
         _count(objective, of_images, scores.shape[1], epsilon),
@@ -52,7 +52,7 @@ def offline_cocos_of_scores(
 
 
 def _count(objective: Objective, rows: QueryRows, in_batch: int, epsilon: float) -> OfflineCocos:
-    """`in_batch`: how many candidates stand before those that were mined."""
+    """Count mined negatives, which follow the first `in_batch` candidates of each row."""
     if rows.offline:
         return _of_terms(objective, rows.scores, rows.positives, rows.offline, epsilon)
     weights = score_weights(objective, rows.scores.detach(), rows.positives)

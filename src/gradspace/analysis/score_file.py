@@ -17,9 +17,11 @@ from gradspace.scores.positives import Positives, match_ids
 
 @dataclass(frozen=True)
 class SavedScores:
+    """A score matrix and the positives of its rows, as read from a file."""
+
     scores: Tensor
+    """scores[image, text]"""
     positives: Positives
-    """Of every image (row)."""
 
 
 def save_scores(path: str | Path, scores: Tensor, image_ids: Tensor, text_ids: Tensor) -> None:
@@ -55,4 +57,6 @@ def _checked(scores: Tensor, image_ids: Tensor, text_ids: Tensor) -> None:
     check_ids("text_ids", text_ids, scores.shape[1], "columns of scores")
     check_finite("scores", scores)
     if not torch.isin(image_ids, text_ids).any():
-        raise ValueError("no image id equals a text id: the scores have no positive pair at all")
+        raise ValueError(
+            "no image id equals a text id, so the scores have no positive pair; check the ids"
+        )

@@ -1,37 +1,38 @@
-"""Is one objective better than another, or was it luck? Tests over queries and seeds.
+"""Significance tests over queries and seeds: is one objective better than another, or just lucky?
 
-A difference between two objectives can come from chance in two ways: which queries are in the test
-set, and which seeds the models were trained with. Both enter the test and the interval.
+A difference between two objectives can arise by chance in two ways: from the queries that happen to
+be in the test set, and from the seeds that the models were trained with. Both enter the test and
+the interval.
 
-* Queries. Without a difference, the results of the two objectives for one query may be swapped:
-  random signs on the difference of their seed means (a paired permutation test).
+* Queries. If there is no difference, the two objectives' results for a query are exchangeable: the
+  difference of their seed means gets random signs (a paired permutation test).
 * Seeds. s^2 is the variance of the run means around their objective's mean, pooled over both, with
-  nu = (S_a - 1) + (S_b - 1) degrees of freedom. A part m/N of it is no seed noise: runs differ in
-  single queries (mean square m of the interaction query x run), which the query part already
-  holds. What the seeds add is drawn as z sqrt(max(0, s^2 nu/chi2 - m/N) (1/S_a + 1/S_b)), with z
-  standard normal and chi2 from the distribution of that name with nu degrees of freedom: few seeds
-  make heavy tails, as in Student's t.
+  nu = (S_a - 1) + (S_b - 1) degrees of freedom. A part m/N of it is not seed noise: runs differ in
+  single queries (mean square m of the query x run interaction), which the query part already
+  contains. The contribution of the seeds is drawn as z sqrt(max(0, s^2 nu/chi2 - m/N) (1/S_a +
+  1/S_b)), with z standard normal and chi2 chi-squared with nu degrees of freedom: few seeds give
+  heavy tails, as in Student's t.
 * The null values are sums of both parts: p = (1 + number of |null| >= |observed|) / (1 + draws).
-* Many comparisons: `corrected` is p after Benjamini and Hochberg (1995). Of the differences called
-  real at `corrected` < 0.05, about 5 % at most are expected not to be.
-* The interval is of the same test: it holds all differences that the test would not reject, at the
-  level that the correction has come to, 0.05 R/m where R of m differences are real (Benjamini and
-  Yekutieli 2005). So it leaves out 0 exactly where `corrected` < 0.05. Of two objectives alone it
-  is the 95 % interval.
+* Many comparisons. `corrected` is p after Benjamini and Hochberg (1995). Of the differences called
+  real at `corrected` < 0.05, at most about 5 % are expected not to be.
+* The interval comes from the same test: it holds all differences that the test would not reject at
+  the level that results from the correction, 0.05 R/m if R of m differences are real (Benjamini and
+  Yekutieli 2005). So it excludes 0 exactly if `corrected` < 0.05. For only two objectives it is the
+  95 % interval.
 
 With one seed each there is no seed part: p is then about these very models on other queries, not
-about their objectives. If one has a single seed, the spread of the other stands for both.
+about their objectives. If one has a single seed, the spread of the other is used for both.
 
-Decisions, by simulation. Relabelling the runs at random was tried for the seed part: with three
-runs each it is 20 % too wide in variance, and without subtracting m/N it counts the interaction
-twice. Its false alarm rate fell to 1 % where 5 % are allowed, and with three seeds it missed 10 to
-15 of 100 real differences that are found now. Subtracting m/N from s^2 before chi2 is drawn gave
-8 % false alarms with two seeds.
+Decisions, based on simulations. Relabelling the runs at random was tried for the seed part: with
+three runs each it is 20 % too wide in variance, and without subtracting m/N it counts the
+interaction twice. Its false alarm rate fell to 1 % where 5 % are allowed, and with three seeds it
+missed 10 to 15 of 100 real differences that the present test finds. Subtracting m/N from s^2 before
+chi2 is drawn gave 8 % false alarms with two seeds.
 
-The pooled s^2 takes objectives to be equally sensitive to their seeds. If only one is, three seeds
-each still give 8 % false alarms at worst, but two seeds of a wild objective against five of a calm
-one 24 %, and one seed against five 50 %: train all with the same number of seeds. Welch's test
-mends most of the 24 %, but finds clearly less with two or three seeds each.
+The pooled s^2 assumes that objectives are equally sensitive to their seeds. If only one is, three
+seeds each still give at most 8 % false alarms, but two seeds of a wild objective against five of a
+calm one give 24 %, and one seed against five 50 %: train all with the same number of seeds. Welch's
+test repairs most of the 24 %, but has clearly less power with two or three seeds each.
 """
 
 from __future__ import annotations
@@ -46,18 +47,18 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Results = Mapping[str, Floats]
-"""objective name -> [seeds, queries], higher is better."""
+"""Results by objective name, [seeds, queries] each; higher is better."""
 
 LEVEL = 0.05
-"""Below it a corrected p calls a difference real."""
+"""Corrected p below which a difference is called real."""
 
 CHUNK = 2**21
-"""Random numbers that are held at a time (16 MB as float64)."""
+"""Random numbers held at a time (16 MB as float64)."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """first - second."""
+    """Difference of two objectives' means, first - second, with its uncertainty."""
 
     first: str
     second: str
@@ -65,21 +66,22 @@ class Difference:
     error: float
     """Standard error over queries and seeds."""
     low: float
-    """Interval with the other comparisons in mind: 0 is outside where `corrected` < LEVEL."""
+    """Lower end of the interval, corrected for all comparisons: it excludes 0 if `corrected` <
+    LEVEL."""
     high: float
     p: float
-    """Two-sided, of this comparison alone."""
+    """Two-sided p of this comparison alone."""
     corrected: float
-    """p with the other comparisons in mind."""
+    """p, corrected for all comparisons."""
 
 
 def compare_all(
     results: Results, *, num_resamples: int = 10_000, seed: int = 0
 ) -> list[Difference]:
-    """All pairs of objectives, in the order given.
+    """Compare all pairs of objectives, in the order given.
 
-    A result is [seeds, queries], for example 100 where a query found its match and 0 elsewhere: the
-    mean over everything is the metric. The queries are the same, in the same order, for all.
+    A result is [seeds, queries], for example 100 where a query found its match and 0 elsewhere; the
+    mean over everything is the metric. All results have the same queries in the same order.
 
     >>> hits = np.random.default_rng(0).random((2, 3, 500))
     >>> [found] = compare_all({"a": 100.0 * (hits[0] < 0.6), "b": 100.0 * (hits[1] < 0.4)})
@@ -94,7 +96,7 @@ def compare_all(
     flipped, signs = _flipped_means(per_query, num_resamples, draw([seed, 0]))
 
     def null(i: int, j: int) -> Floats:
-        """What chance alone would make of a difference; p does not depend on other objectives."""
+        """Draw differences that arise by chance alone, independent of other objectives."""
         seeds = _seed_part(summaries[i], summaries[j], num_resamples, draw([seed, 2]))
         return flipped[:, i] - flipped[:, j] + seeds
 
@@ -107,18 +109,18 @@ def compare_all(
         a, b = summaries[i], summaries[j]
         mean, error = a.mean - b.mean, _error(a, b)
         low, high = _interval(null(i, j), signs, mean, len(per_query), level)
-        if with_others >= LEVEL:  # which the interval says too, but for rounding
+        if with_others >= LEVEL:  # then the interval holds 0, except for rounding
             low, high = min(low, 0.0), max(high, 0.0)
         found.append(Difference(names[i], names[j], mean, error, low, high, p, with_others))
     return found
 
 
-# The pieces of the test.
+# --- parts of the test --------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class _Summary:
-    """What the test needs of an objective's results."""
+    """Summary of an objective's results, as the test needs it."""
 
     per_query: Floats
     """Mean over the seeds, [queries]."""
@@ -126,7 +128,7 @@ class _Summary:
     run_squares: float
     """Sum of squares of the run means around their mean."""
     from_interaction: float
-    """The part of `run_squares` to expect if runs differ in single queries only."""
+    """Part of `run_squares` to be expected if runs differ in single queries only."""
 
     @property
     def mean(self) -> float:
@@ -147,16 +149,17 @@ def _summary(values: Floats) -> _Summary:
 
 
 def _signs(num: int, num_queries: int, rng: np.random.Generator) -> Floats:
-    """Random signs, [num, queries]."""
+    """Draw random signs, [num, queries]."""
     return rng.integers(0, 2, (num, num_queries), np.int8) * 2.0 - 1.0
 
 
 def _flipped_means(
     per_query: Floats, num_resamples: int, rng: np.random.Generator
 ) -> tuple[Floats, Floats]:
-    """Means of [queries, objectives] under random signs, [resamples, objectives], and of the signs.
+    """Resample the means of [queries, objectives] with random signs; also return the signs' means.
 
-    All objectives share the signs, so the difference of two columns is that of a paired resample.
+    The result is [resamples, objectives]. All objectives share the signs, so the difference of two
+    columns is that of a paired resample.
     """
     num_queries = len(per_query)
     rows = max(1, CHUNK // num_queries)
@@ -169,7 +172,7 @@ def _flipped_means(
 
 
 def _seed_part(a: _Summary, b: _Summary, num: int, rng: np.random.Generator) -> Floats:
-    """What other seeds would add to the difference, [num]; zeros with one seed each."""
+    """Draw what other seeds would add to the difference, [num]; zeros with one seed each."""
     freedom = a.num_seeds + b.num_seeds - 2
     if not freedom:
         return np.zeros(num)
@@ -180,7 +183,7 @@ def _seed_part(a: _Summary, b: _Summary, num: int, rng: np.random.Generator) -> 
 
 
 def _error(a: _Summary, b: _Summary) -> float:
-    """Standard error, from variances: the draws have none that is finite if seeds are few."""
+    """Standard error, from variances: the draws' own is infinite if seeds are few."""
     variance = float(np.var(a.per_query - b.per_query, ddof=1)) / len(a.per_query)
     if freedom := a.num_seeds + b.num_seeds - 2:
         squares = a.run_squares + b.run_squares - a.from_interaction - b.from_interaction
@@ -189,14 +192,14 @@ def _error(a: _Summary, b: _Summary) -> float:
 
 
 def _p_value(null: Floats, a: _Summary, b: _Summary) -> float:
-    """Two-sided. Values equal but for rounding count as equal: hits make many ties."""
+    """Two-sided p; values equal up to rounding count as ties, of which hits make many."""
     tolerance = 1e-9 * float(np.abs(a.per_query - b.per_query).max())
     as_far = np.abs(null) >= abs(a.mean - b.mean) - tolerance
     return float(1 + as_far.sum()) / (1 + len(null))
 
 
 def _corrected(ps: Sequence[float]) -> list[float]:
-    """p values with all comparisons in mind; rounded, so that one of LEVEL is not below it."""
+    """Correct p values for all comparisons; rounded, so that a p of LEVEL is not below it."""
     if not ps:
         return []
     from scipy.stats import false_discovery_control  # takes half a second to import
@@ -207,13 +210,13 @@ def _corrected(ps: Sequence[float]) -> list[float]:
 def _interval(
     null: Floats, signs: Floats, mean: float, num_queries: int, level: float
 ) -> tuple[float, float]:
-    """All differences whose p is `level` or more, given the mean of the signs of every resample.
+    """Interval of all differences whose p is at least `level`; `signs` has each resample's mean.
 
-    A resample is as far out as the observed mean for those differences x where
-    |null - x signs| >= |mean - x|: an interval that holds the mean. A level below what so few
-    resamples can tell gets the widest of them.
+    A resample is at least as extreme as the observed mean for the differences x with
+    |null - x signs| >= |mean - x|, an interval that holds the mean. If there are too few resamples
+    for the level, the result is the widest of these intervals.
     """
-    edge = 1 - 2 / num_queries  # all signs alike say nothing about any difference
+    edge = 1 - 2 / num_queries  # signs that are all equal tell nothing about any difference
     signs = np.clip(signs, -edge, edge)
     ends = (mean - null) / (1 - signs), (mean + null) / (1 + signs)
     as_far = math.ceil(level * (1 + len(null)) - 1e-9) - 1
@@ -227,7 +230,7 @@ def _check(results: Results, num_resamples: int) -> None:
     if num_resamples < 1:
         raise ValueError(f"num_resamples must be 1 or more, got {num_resamples}")
     if not results:
-        raise ValueError("there are no results: give those of one objective at least")
+        raise ValueError("there are no results: give those of at least one objective")
     for name, values in results.items():
         shape = np.shape(values)
         if len(shape) != 2:
@@ -241,7 +244,7 @@ def _check(results: Results, num_resamples: int) -> None:
             bad = int((~np.isfinite(values)).sum())
             raise ValueError(
                 f"results of {name!r} have NaN or infinite values in {bad} places: "
-                "every query needs a number"
+                "every query needs a finite number"
             )
     (first, one), *others = ((name, np.shape(values)[1]) for name, values in results.items())
     for name, other in others:

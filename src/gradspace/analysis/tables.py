@@ -1,4 +1,4 @@
-"""COCOS as a table: every objective in both directions."""
+"""Tables of COCOS: all objectives in both directions."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from gradspace.objectives import Objective
 DIRECTIONS = ("image_to_text", "text_to_image")
 
 Counts = Mapping[str, Mapping[str, CocosMeter]]
-"""objective name -> direction -> counts."""
+"""Counts by objective name and direction."""
 
 
 def count_contributions(
     objectives: Sequence[Objective], batches: Iterable[SavedScores], counting: Counting
 ) -> Counts:
-    """COCOS of every objective in both directions over batches."""
+    """Count every objective's contributions in both directions over batches."""
     counts = {o.name: {direction: CocosMeter() for direction in DIRECTIONS} for o in objectives}
     for batch in batches:
         scores, positives = batch.scores, batch.positives
@@ -36,7 +36,7 @@ def count_contributions(
 
 
 def cocos_tables(counts: Counts) -> Iterator[Table]:
-    """One table per direction."""
+    """Build one table per direction."""
     for direction in DIRECTIONS:
         title = direction.replace("_to_", " → ") + ", mean ± standard deviation over batches"
         table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=0, pad_edge=False)

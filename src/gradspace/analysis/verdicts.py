@@ -1,4 +1,4 @@
-"""What can be said about the best objective of a comparison, in words."""
+"""Verdicts in words on the best objective of a comparison."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gradspace.analysis.significance import LEVEL, Difference, Results
 def not_distinguishable(
     results: Results, differences: Sequence[Difference], level: float = LEVEL
 ) -> tuple[str, set[str]]:
-    """The objective with the highest mean, and those that cannot be told apart from it."""
+    """Find the objective with the highest mean, and those not significantly different from it."""
     if not 0 < level < 1:
         raise ValueError(f"level must be between 0 and 1, for example 0.05, got {level!r}")
     best, behind = _behind_best(results, differences)
@@ -25,7 +25,7 @@ def not_distinguishable(
 def verdict(
     results: Results, differences: Sequence[Difference], metric: str, level: float = LEVEL
 ) -> str:
-    """What can be said about the best objective, in words; p is the corrected one.
+    """Describe in words how the best objective compares with the others; p is corrected.
 
     >>> from gradspace.analysis.significance import compare_all
     >>> rows = {"a": np.full((1, 40), 50.0), "b": np.full((1, 40), 50.0)}
@@ -51,7 +51,7 @@ about these very models.
 
 
 def _others(behind: Sequence[Difference], level: float) -> Iterator[str]:
-    """Those that are not beaten; one whose mean is below that of a beaten one needs a reason."""
+    """Describe the unbeaten objectives; one whose mean is below a beaten one's needs a reason."""
     first = next(place for place, found in enumerate(behind) if found.corrected < level)
     near = [found.second for found in behind[:first]]
     if near:
@@ -66,15 +66,15 @@ def _others(behind: Sequence[Difference], level: float) -> Iterator[str]:
 def _behind_best(
     results: Results, differences: Sequence[Difference]
 ) -> tuple[str, list[Difference]]:
-    """The best objective, and its differences to all others with it as the first, closest first."""
+    """Find the best objective, and its leads over all others, smallest first."""
     if not results:
-        raise ValueError("there are no results: give those of one objective at least")
+        raise ValueError("there are no results: give those of at least one objective")
     best = max(results, key=lambda name: float(np.mean(results[name])))
     behind = [found for found in differences if found.first == best]
     behind += [_turned(found) for found in differences if found.second == best]
     if {found.second for found in behind} != set(results) - {best}:
         raise ValueError(
-            f"differences must hold {best!r} against each of the other {len(results) - 1} "
+            f"differences must compare {best!r} with each of the {len(results) - 1} other "
             f"objectives, got {len(behind)}: make them with compare_all(results)"
         )
     return best, sorted(behind, key=lambda found: found.mean)
@@ -85,7 +85,10 @@ def _turned(d: Difference) -> Difference:
 
 
 def _margins(beaten: Sequence[Difference], metric: str) -> str:
-    """'b by 1.8 ± 0.4 R@1 (p = 0.003), c by 2.5 ± 0.4 and d by 3.1 ± 0.5 (p < 0.001 each)'."""
+    """Format margins, grouped by p.
+
+    'b by 1.8 ± 0.4 R@1 (p = 0.003), c by 2.5 ± 0.4 and d by 3.1 ± 0.5 (p < 0.001 each)'
+    """
     margins: list[str] = []
     for p, group in groupby(beaten, key=lambda found: _p_text(found.corrected)):
         same_p = [f"{found.second} by {_margin(found)}" for found in group]
@@ -97,7 +100,7 @@ def _margins(beaten: Sequence[Difference], metric: str) -> str:
 
 
 def _margin(difference: Difference) -> str:
-    """'1.8 ± 0.4': as many decimals as the error's first digit needs."""
+    """Format '1.8 ± 0.4', with as many decimals as the error's first digit needs."""
     error = difference.error
     decimals = max(1, -math.floor(math.log10(error))) if error > 0 else 1
     return f"{difference.mean:.{decimals}f} ± {error:.{decimals}f}"
@@ -108,7 +111,7 @@ def _p_text(p: float) -> str:
 
 
 def _listed(words: Sequence[str]) -> str:
-    """'a', 'a and b', 'a, b and c'."""
+    """Join words: 'a', 'a and b', 'a, b and c'."""
     return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
 
 

@@ -1,4 +1,4 @@
-"""The weights of an objective: the gradient of its values with respect to the scores."""
+"""Weights of an objective: the gradient of its values with respect to the scores."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from gradspace.scores.positives import Positives, as_positives
 def score_weights(
     objective: Objective | str, scores: Tensor, positives: Tensor | Positives
 ) -> Tensor:
-    """w[query, candidate] = d value[query] / d score: negative weights pull, positive ones push.
+    """Compute w[query, candidate] = d value[query] / d score; negative weights pull, positive push.
 
-    Takes an objective or its name. Works for losses and for objectives that exist only in gradient
-    space alike, also under `torch.no_grad` and `torch.inference_mode`.
+    Takes an objective or its name. Works for losses as well as for objectives that exist only in
+    gradient space, and also under `torch.no_grad` and `torch.inference_mode`.
     """
     objective = as_objective(objective)
     check_scores(scores)
@@ -29,5 +29,5 @@ def score_weights(
 
 
 def _for_autograd(values: Tensor) -> Tensor:
-    """What autograd may keep: a copy of a tensor that was made under inference mode."""
+    """Copy tensors that were made under inference mode, which autograd may not save."""
     return values.clone() if values.is_inference() else values

@@ -1,1 +1,1 @@
-"""How the weights of an objective are computed: from a whole score matrix, or at scale."""
+"""Executions of an objective: from a whole score matrix, or at scale without one."""

@@ -1,4 +1,4 @@
-"""All positive pairs of a batch that several processes share, and the scores of their positives."""
+"""Positive pairs of a batch shared by several processes, and their scores."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from gradspace.execution.distributed import Processes
 from gradspace.objectives.statistics import PositiveScores
 from gradspace.scores.positives import match_ids
 
-NO_PAIR = "no image id equals a text id: the batch has no positive pair at all"
+NO_PAIR = "no image id equals a text id, so the batch has no positive pair; check the ids"
 
 PairList = tuple[Tensor, Tensor]
 """Rows and columns of pairs."""
 
 
 def _are_aligned(image_ids: Tensor, text_ids: Tensor) -> bool:
-    """Does image i belong to text i and to no other? Asked first, being cheaper than all pairs."""
+    """Whether image i matches text i and no other; checked first, being cheaper than all pairs."""
     if not torch.equal(image_ids, text_ids):
         return False
     in_order = image_ids.sort().values
@@ -28,14 +28,14 @@ def _are_aligned(image_ids: Tensor, text_ids: Tensor) -> bool:
 
 @dataclass(frozen=True)
 class BatchPairs:
-    """All positive pairs of the batch, by image; both sides read their scores from one list."""
+    """Positive pairs of the whole batch, by image; both sides read their scores from one list."""
 
     own: PairList
-    """Those whose image this process has, in its own count of images."""
+    """Pairs whose image this process holds; its images are counted from 0."""
     sizes: list[int]
-    """How many every process has."""
+    """Number of pairs in each process."""
     by_text: Tensor | None
-    """The order of the pairs by text; None where it is the same."""
+    """Order of the pairs by text; None if it is the order by image."""
     valid_by_image: Tensor
     valid_by_text: Tensor
 
@@ -66,13 +66,13 @@ class BatchPairs:
         return BatchPairs(own, sizes, order, positives.valid, by_text)
 
     def gather(self, own_scores: Tensor, processes: Processes) -> Tensor:
-        """The scores of all pairs."""
+        """Gather the scores of the pairs of all processes."""
         return processes.gather(own_scores, self.sizes)
 
     def both_sides(
         self, scores: Tensor, images: _Candidates, texts: _Candidates
     ) -> tuple[PositiveScores, PositiveScores]:
-        """The positives of all images and of all texts; `images` and `texts` have their ids."""
+        """Split pair scores into the positives of all images and those of all texts."""
         in_batch = scores.detach()
         by_text = scores if self.by_text is None else scores[self.by_text]
         return (
@@ -82,14 +82,14 @@ class BatchPairs:
 
 
 _Candidates = tuple[Tensor, Tensor]
-"""The ids of what is in the batch, and of what is remembered."""
+"""Ids of the candidates in the batch, and of the past ones."""
 
 
 def _positive_scores(
     scores: Tensor, valid: Tensor, in_batch: Tensor, queries: _Candidates, candidates: _Candidates
 ) -> PositiveScores:
-    """From the scores of all pairs in the order of the queries."""
-    if valid.shape[1] == 1 and len(scores) == len(valid):  # each query has one
+    """Arrange the scores of all pairs, which come in the order of the queries, in slots."""
+    if valid.shape[1] == 1 and len(scores) == len(valid):  # each query has one positive
         slots = scores.unsqueeze(1)
     else:
         number = (valid.flatten().cumsum(0) - 1).clamp(min=0).view_as(valid)
@@ -105,13 +105,13 @@ def _positive_scores(
 
 
 def _num_equal(ids: Tensor, among: Tensor) -> Tensor:
-    """[ids]: how many of `among` each id equals."""
+    """Count how often each id occurs in `among`."""
     among = among.sort().values
     return torch.searchsorted(among, ids, right=True) - torch.searchsorted(among, ids)
 
 
 def only(positive: PositiveScores, part: slice) -> PositiveScores:
-    """The positives of some of the queries."""
+    """Positives of a range of the queries."""
     return PositiveScores(
         positive.scores[part],
         positive.valid[part],

@@ -1,8 +1,8 @@
-"""A block of scores that is never built, and what an executor makes of it.
+"""Block of scores that is never built, and the interface of the executors that reduce it.
 
-An executor knows a block by the embeddings of its rows and columns, and gives the statistics of the
-rows' and the columns' negatives (`forward`) and the gradients of the embeddings (`backward`).
-`reduce` makes one differentiable function of the two.
+An executor gets the embeddings of a block's rows and columns. It computes the statistics of the
+rows' and the columns' negatives (`forward`) and the gradients of the embeddings (`backward`);
+`reduce` combines the two into one differentiable function.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Block:
-    """The scores rows @ columns.T; a row and a column of equal ids are not negatives."""
+    """Scores rows @ columns.T; a row and a column with equal ids are not negatives."""
 
     rows: Tensor
     columns: Tensor
@@ -36,7 +36,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Sides(Generic[T]):
-    """Something of the rows and of the columns; None where a side has none."""
+    """A pair of values, one for the rows and one for the columns; None where a side has none."""
 
     row: T | None
     column: T | None
@@ -50,21 +50,21 @@ class Sides(Generic[T]):
 
 @dataclass(frozen=True)
 class HardestNegatives:
-    """The hardest negative of every query: its score, and its index or -1, both [queries]."""
+    """Hardest negative of each query: its score, and its index (-1 if none), both [queries]."""
 
     value: Tensor
     index: Tensor
 
 
 Wanted = Sides[Statistic]
-"""A statistic: the same of both sides, or of one."""
+"""A statistic wanted of both sides, or of one of them."""
 Result = Sides[Tensor | HardestNegatives]
-"""What came out of it: [queries, columns of given], or where the hardest negatives are."""
+"""Result of a statistic: [queries, columns of given], or the hardest negatives."""
 
 
 @dataclass(frozen=True)
 class Upstream:
-    """A sum, what came out of it, and the gradients that come back."""
+    """A sum, its results in forward, and the gradients arriving at them in backward."""
 
     wanted: Sides[Sum | LogSumExp]
     results: Sides[Tensor]
@@ -73,7 +73,7 @@ class Upstream:
 
 @dataclass(frozen=True)
 class Gradients:
-    """Of the embeddings, and of what each sum was given."""
+    """Gradients of the embeddings, and of the `given` of each sum."""
 
     rows: Tensor
     columns: Tensor
@@ -81,7 +81,7 @@ class Gradients:
 
 
 class Executor(Protocol):
-    """Computes the statistics of a block, and their gradients."""
+    """Computes the statistics of a block and their gradients."""
 
     def forward(self, block: Block, wanted: Sequence[Wanted]) -> list[Result]: ...
 
@@ -89,7 +89,7 @@ class Executor(Protocol):
 
 
 def reduce(executor: Executor, block: Block, wanted: Sequence[Wanted]) -> list[Result]:
-    """The statistics of a block; sums are differentiable, what was found is not."""
+    """Compute the statistics of a block; sums are differentiable, hardest negatives are not."""
     given = [s.given for w in wanted for s in (w.row, w.column) if s and not isinstance(s, Hardest)]
     apply: Any = _Reduce.apply
     outputs = iter(apply(block.rows, block.columns, block, executor, wanted, *given))
@@ -104,7 +104,7 @@ def reduce(executor: Executor, block: Block, wanted: Sequence[Wanted]) -> list[R
 
 
 def is_shared(wanted: Sides[Sum | LogSumExp]) -> bool:
-    """Do both sides ask for sums of the same terms?"""
+    """Whether both sides ask for sums of the same terms."""
     return bool(wanted.row and wanted.column and wanted.row.shared and wanted.column.shared)
 
 
@@ -163,7 +163,7 @@ class _Reduce(torch.autograd.Function):
 
 
 def _upstream(wanted: Wanted, pairs: Iterator[tuple[Tensor, Tensor | None]]) -> Upstream | None:
-    """What comes back for one statistic, from the next of all outputs and their gradients."""
+    """Consume the outputs of one statistic and return its upstream; None if it has no gradient."""
     sides = [statistic for statistic in (wanted.row, wanted.column) if statistic]
     if isinstance(wanted.either, Hardest):
         for _ in sides:
@@ -188,7 +188,7 @@ def _explained_out_of_memory(rows: Tensor, columns: Tensor) -> Iterator[None]:
         yield
     except torch.OutOfMemoryError as error:
         raise torch.OutOfMemoryError(
-            f"{rows.device} has too little memory for {len(rows):,} x {len(columns):,} scores; "
+            f"{rows.device} ran out of memory on {len(rows):,} x {len(columns):,} scores; "
             "give RetrievalLoss a smaller tile, such as tile=1024, or train with gradient caching "
             f"(training.chunk): {error}"
         ) from error

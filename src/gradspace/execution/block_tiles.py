@@ -1,4 +1,4 @@
-"""The tiles of a block of scores: computed, read once, and forgotten."""
+"""Tiles of a block of scores: computed, read once, and overwritten."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gradspace.scores.tiles import as_computed, blocks, tile_size
 
 
 def tiles_of(block: Block, side: int | None) -> Iterator[BlockTile]:
-    """Compute the tiles of a block, one after the other in the same memory."""
+    """Compute the tiles of a block one by one, reusing the same memory."""
     height, width = (side, side) if side else tile_size(block.rows.device)
     height, width = min(height, len(block.rows)), min(width, len(block.columns))
     memory = as_computed(block.rows.new_empty(height * width))
@@ -28,7 +28,7 @@ def tiles_of(block: Block, side: int | None) -> Iterator[BlockTile]:
 
 
 def _multiply(left: Tensor, right: Tensor, out: Tensor) -> None:
-    """Products of 16 bits are exact in the float32 that they are added up in."""
+    """Multiply into `out`: float32 accumulates the products of 16-bit numbers exactly."""
     if left.is_cuda and left.element_size() == 2:
         torch.mm(left, right, out_dtype=out.dtype, out=out)
     else:
@@ -37,23 +37,23 @@ def _multiply(left: Tensor, right: Tensor, out: Tensor) -> None:
 
 @dataclass(frozen=True)
 class BlockTile:
-    """Scores of some rows with some columns."""
+    """Scores of a range of rows with a range of columns."""
 
     rows: slice
     columns: slice
     scores: Tensor
     excluded: tuple[Tensor, Tensor] | None
-    """Places in the tile that are not negatives; None where all are."""
+    """Positions in the tile that are not negatives; None if all are."""
 
     def exclude(self, values: Tensor, value: float) -> Tensor:
-        """Overwrite what is not a negative."""
+        """Overwrite the values of pairs that are not negatives."""
         if self.excluded is not None:
             values[self.excluded] = value
         return values
 
 
 class _PositivePairs:
-    """The positive pairs of a block, sorted by the tile they are in."""
+    """Positive pairs of a block, sorted by tile."""
 
     def __init__(self, block: Block, height: int, width: int) -> None:
         row, column = match_ids(block.row_ids, block.column_ids).pairs()

@@ -1,4 +1,4 @@
-"""Which execution suits a batch: the whole matrix where it is small, kernels or tiles beyond."""
+"""Choose the execution of a batch: the whole matrix if it is small, else kernels or tiles."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 Execution = Literal["auto", "dense", "streamed", "triton"]
 
 SMALL = {"cpu": 1 << 20, "cuda": 1 << 25}
-"""Scores up to which torch is fastest with the whole matrix; docs/benchmarks.md."""
+"""Number of scores up to which torch on the whole matrix is fastest; see docs/benchmarks.md."""
 
 Kernels = Literal["rows", "tiles"]
-"""Kernels for one process without a memory: of whole rows of scores, or of tiles of them."""
+"""Kernels for a single process without a memory: over whole rows of scores, or over tiles."""
 
 
 @dataclass(frozen=True)
 class Route:
-    """One of four: kernels, an executor, or neither: the matrix, by torch."""
+    """How a batch is executed: by kernels, by an executor, or by torch on the matrix (neither)."""
 
     kernels: Kernels | None = None
     executor: Executor | None = None
@@ -43,16 +43,20 @@ def choose(
     alone: bool,
     terms: bool,
 ) -> Route:
-    """`alone`: one process without a memory and further candidates; `terms`: mined for AOQ."""
+    """Choose the route of a batch, or reject an execution that cannot run it.
+
+    `alone` means one process without a memory or further candidates; `terms` means that the
+    objective has AOQ terms for mined negatives.
+    """
     if execution == "dense" and not alone:
         raise ValueError(
-            'execution="dense" is for one process, without a memory or mined candidates; leave '
-            'it at "auto"'
+            'execution="dense" works only in a single process, without a memory or mined '
+            'candidates; leave it at "auto"'
         )
     if execution == "triton" and not fused.is_available(images):
         raise ValueError(
             'execution="triton" needs a CUDA device, Triton, and embeddings of 16 or 32 bits, got '
-            f'{images.dtype} on {images.device}; "auto" takes it where it can be used'
+            f'{images.dtype} on {images.device}; use "auto", which picks Triton where it can run'
         )
     if execution in ("auto", "triton") and alone and not terms and tile is None:
         kernels = choose_kernels(objective, images, texts, chosen=execution == "triton")
@@ -75,7 +79,7 @@ def choose_without_kernels(
 def choose_kernels(
     objective: Objective, images: Tensor, texts: Tensor, *, chosen: bool = False
 ) -> Kernels | None:
-    """None where there are none for these embeddings, or inside torch.compile and torch.func."""
+    """Choose the kernels for these embeddings; None if none suit or torch is transforming."""
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
         return None
     if whole_rows.suits(objective, images.shape[0], texts):

@@ -1,4 +1,4 @@
-"""The whole score matrix, with a gradient that costs what the objective's weights cost."""
+"""Whole score matrix, with a backward whose cost follows the number of non-zero weights."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from gradspace.objectives import Objective
 from gradspace.scores.tiles import as_computed
 
 FEW = 1 << 16
-"""Scores up to which two products are as fast as looking for the weights."""
+"""Number of scores up to which two matrix products are as fast as finding the non-zero weights."""
 
 
 def score_matrix(objective: Objective, images: Tensor, texts: Tensor) -> Tensor:
-    """`scores[image, text]` in at least float32, for an objective to be called with.
+    """Compute `scores[image, text]`, in at least float32, to call an objective with.
 
-    Mined objectives give weight to the positives and the hardest negatives alone: backward then
-    takes sums of as many embeddings in the place of two matrix products. Not on a GPU, where one
-    would have to wait for the number of weights, nor in graphs, whose shapes are fixed.
+    Mined objectives give weight only to the positives and the hardest negatives: backward then
+    sums just those embeddings instead of computing two matrix products. This is not done on a GPU,
+    where reading the number of weights would synchronise, nor in graphs, whose shapes are fixed.
     """
     images, texts = as_computed(images), as_computed(texts)
     large = images.device.type == "cpu" and len(images) * len(texts) > FEW
@@ -36,7 +36,7 @@ def _in_a_transform() -> bool:
 
 
 class _FewWeights(torch.autograd.Function):
-    """A product of matrices whose gradient is mostly zeros."""
+    """Matrix product whose incoming gradient is mostly zeros."""
 
     @staticmethod
     def forward(ctx: Any, images: Tensor, texts: Tensor) -> Tensor:

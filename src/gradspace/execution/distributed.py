@@ -1,8 +1,8 @@
-"""Collectives that autograd goes through: a loss that is the sum of what every process has.
+"""Differentiable collectives, for a loss that is the sum of the parts of all processes.
 
-Every process calls backward on its own part of the loss; a gradient that reaches what was gathered
-or summed is itself summed over the processes, so that each ends up with the derivative of the whole
-loss by its own embeddings.
+Each process calls backward on its own part. A gradient that reaches a gathered or summed tensor is
+itself summed over the processes, so that each process ends up with the derivative of the whole loss
+with respect to its own embeddings.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gradspace.processes import gather_rows, rank, world_size
 
 @dataclass(frozen=True)
 class Items:
-    """Embeddings and their ids: equal ids belong together."""
+    """Embeddings and their ids; equal ids belong together."""
 
     embeddings: Tensor
     ids: Tensor
@@ -35,13 +35,13 @@ class Items:
         return Items(self.embeddings[part], self.ids[part])
 
     def without_ids(self) -> Items:
-        """The same, belonging to nothing that comes later by position."""
+        """Replace the ids by -1, so that no later item, paired by position, matches these."""
         return Items(self.embeddings, torch.full_like(self.ids, -1))
 
 
 @dataclass(frozen=True)
 class Processes:
-    """The processes of a loss: one, or those of torch's default group."""
+    """Processes that share a loss: a single one, or torch's default group."""
 
     rank: int = 0
     number: int = 1
@@ -51,7 +51,7 @@ class Processes:
         return Processes(rank(), world_size())
 
     def agree(self, kind: str, problem: str, device: torch.device) -> None:
-        """All processes go on, or all stop with the same sentence."""
+        """Let all processes continue, or raise the same error in all of them."""
         codes = self.exchange([crc32(kind.encode()), bool(problem)], device)
         if any(failed for _, failed in codes):
             texts = self._exchange_text(problem, device)
@@ -73,23 +73,23 @@ class Processes:
         return [texts[end - size : end].decode() for size, end in zip(sizes, ends, strict=True)]
 
     def exchange(self, own: Sequence[int], device: torch.device) -> list[list[int]]:
-        """A few numbers of every process, in the order of the processes."""
+        """Gather a few integers from every process, in rank order."""
         if self.number == 1:
             return [list(own)]
         numbers = torch.tensor([list(own)], device=device)
         return gather_rows(numbers, [1] * self.number).tolist()
 
     def part(self, sizes: Sequence[int]) -> slice:
-        """Where this process's items are among those of all."""
+        """Slice of this process's items among those of all processes."""
         start = sum(sizes[: self.rank])
         return slice(start, start + sizes[self.rank])
 
     def share(self, count: int) -> slice:
-        """The part of `count` items, which every process has, that is this one's work."""
+        """Slice of `count` items, held by every process, that this process works on."""
         return slice(count * self.rank // self.number, count * (self.rank + 1) // self.number)
 
     def gather(self, own: Tensor, sizes: Sequence[int]) -> Tensor:
-        """The rows of all processes, one after the other."""
+        """Concatenate the rows of all processes."""
         if self.number == 1:
             return own
         apply: Any = _Gather.apply
@@ -102,7 +102,7 @@ class Processes:
         return Items(gather_rows(own.embeddings, sizes), gather_rows(own.ids, sizes))
 
     def total(self, part: Tensor) -> Tensor:
-        """The sum over the processes."""
+        """Sum over the processes."""
         if self.number == 1:
             return part
         apply: Any = _Total.apply
@@ -110,7 +110,7 @@ class Processes:
         return total
 
     def log_sum_exp(self, parts: Sequence[Tensor], like: Tensor) -> Tensor:
-        """log of the sum of exp over the parts that all processes have."""
+        """Compute the log-sum-exp over the parts of all processes."""
         nothing = torch.full_like(like, LOG_ZERO, memory_format=torch.contiguous_format).detach()
         if self.number == 1 and len(parts) == 1:
             return parts[0]
@@ -125,7 +125,7 @@ class Processes:
         return part
 
     def highest(self, part: Tensor) -> tuple[Tensor, Tensor]:
-        """The highest value of all processes, and where this one is the first to have it."""
+        """Maximum over the processes, and where this process is the first one to have it."""
         if self.number == 1:
             return part, torch.ones_like(part, dtype=torch.bool)
         best = self.maximum(part.clone())
@@ -137,7 +137,7 @@ class Processes:
 
 
 def _in_graph(part: Tensor) -> Tensor:
-    """Backward must come through here in every process, also where the part is a constant."""
+    """Attach a constant to the graph: backward must reach the collective in every process."""
     if torch.is_grad_enabled() and part.is_floating_point() and not part.requires_grad:
         return part.detach().requires_grad_()
     return part

@@ -1,4 +1,4 @@
-"""Scores of listed pairs: the two non-zero weights per row of a mined objective, and no matrix."""
+"""Scores of listed pairs: a mined objective weighs two pairs per row and needs no matrix."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from gradspace.execution.triton import fused
 from gradspace.scores.tiles import as_computed, blocks
 
 PAIRS_AT_ONCE = 8192
-"""On a GPU."""
+"""Pairs gathered at a time on a GPU."""
 VALUES_AT_ONCE = 1 << 16
-"""On a CPU, where what is gathered stays in the cache: up to seven times as fast."""
+"""Numbers gathered at a time on a CPU; they fit in the cache, which is up to seven times faster."""
 
 
 def pair_scores(rows: Tensor, columns: Tensor, row: Tensor, column: Tensor) -> Tensor:
-    """The inner products of rows[row] and columns[column], [pairs], at least float32."""
+    """Compute the inner products of rows[row] and columns[column], [pairs], in at least float32."""
     apply: Any = _PairScores.apply
     scores: Tensor = apply(rows, columns, row, column)
     return scores
 
 
 class _PairScores(torch.autograd.Function):
-    """Gathers a few thousand pairs at a time, so that nothing of size pairs x width is kept."""
+    """Gathers a bounded number of pairs at a time, so nothing of size pairs x width is kept."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, columns: Tensor, row: Tensor, column: Tensor) -> Tensor:
@@ -60,15 +60,15 @@ def _pair_scores(rows: Tensor, columns: Tensor, row: Tensor, column: Tensor) -> 
 
 
 def _parts(of: Tensor, num_pairs: int) -> Iterator[slice]:
-    """Pairs that are gathered at a time."""
+    """Split the pairs into slices that are gathered at a time."""
     at_once = PAIRS_AT_ONCE if of.is_cuda else VALUES_AT_ONCE // max(of.shape[1], 1)
     return blocks(num_pairs, max(at_once, 1))
 
 
 def weighted_sums(weights: Tensor, of: Tensor, source: Tensor, target: Tensor, num: int) -> Tensor:
-    """[num, width]: row t is the sum of weights[k] of[source[k]] over the pairs with target t.
+    """Sum weights[k] * of[source[k]] over the pairs k with target t into row t of [num, width].
 
-    Pairs of one target are added in a fixed order: the same input gives the same bits.
+    Pairs with the same target are added in a fixed order: equal inputs give identical bits.
     """
     if fused.is_available(of):
         return fused.or_else(

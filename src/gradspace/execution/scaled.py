@@ -1,8 +1,9 @@
-"""An objective over a batch whose score matrix is never built, shared between processes.
+"""Evaluate an objective over a batch shared by processes, without building its score matrix.
 
-Every process has some images and some texts. It computes its images against the texts of all: the
-statistics of its images are complete, those of the texts are parts that the processes put together.
-A memory of past embeddings adds candidates, and so one more part, to both sides.
+Every process holds some of the images and some of the texts. It scores its own images against the
+texts of all processes: the statistics of its images are complete, those of the texts are partial
+and are merged across processes. A memory of past embeddings adds candidates to both sides, and so
+one more partial result.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 
 SideValues = tuple[Tensor, Tensor]
-"""The value of each query of this process, and how many queries of all have a positive."""
+"""Value of each query of this process, and the number of queries with a positive in all of them."""
 
 
 def both_ways(
@@ -49,8 +50,8 @@ def both_ways(
 ) -> tuple[SideValues, SideValues]:
     """Compute the values of this process's images and of its texts.
 
-    `aligned`: the ids of image i and text i are equal, and all others differ. `memory` has the same
-    past images and texts in every process, `extra` further ones of each: both are more negatives.
+    `aligned` means that only image i and text i have equal ids. `memory` holds the same past images
+    and texts in every process, `extra` further ones of each process; both only add negatives.
     """
     past_images, past_texts = _past(images, texts, memory, extra, processes)
     counts = processes.exchange([len(images), len(texts)], images.ids.device)
@@ -61,7 +62,7 @@ def both_ways(
     ids = (all_image_ids, past_images.ids), (all_texts.ids, past_texts.ids)
     rows = _joined(images, past_images[processes.share(len(past_images))])
     columns = _joined(all_texts, past_texts)
-    # A mined objective needs no gradient of its statistics: those of all pairs come in one go.
+    # A mined objective needs no gradients here: those of all its pairs are computed at once below.
     with torch.set_grad_enabled(torch.is_grad_enabled() and not objective.mined):
         own_scores = pair_scores(images.embeddings, all_texts.embeddings, *pairs.own)
         by_image, by_text = pairs.both_sides(pairs.gather(own_scores, processes), *ids)
@@ -88,7 +89,7 @@ def both_ways(
 
 
 def _reached_by_backward(values: Tensor, positive: PositiveScores, processes: Processes) -> Tensor:
-    """Make backward come to every exchange between processes, also where nothing depends on it."""
+    """Make backward pass through every exchange of processes, even if nothing depends on it."""
     return values + 0 * positive.scores.sum() if processes.number > 1 else values
 
 
@@ -99,7 +100,7 @@ def _past(
     extra: tuple[Items, Items] | None,
     processes: Processes,
 ) -> tuple[Items, Items]:
-    """Images and texts that are only candidates: remembered, or mined by any process."""
+    """Collect images and texts that are only candidates: remembered, or mined by any process."""
     past_images, past_texts = memory or (images[:0], texts[:0])
     if extra is None:
         return past_images, past_texts
@@ -114,7 +115,7 @@ def _values(
     listed: Iterator[Tensor],
     processes: Processes,
 ) -> Tensor:
-    """Of queries; the scores of their hardest negatives are the next that are listed."""
+    """Compute the values of queries, taking the scores of their hardest negatives from `listed`."""
     statistics = [
         one.scores(next(listed), processes) if isinstance(one, _Chosen) else one for one in found
     ]
@@ -126,7 +127,7 @@ def _joined(now: Items, past: Items) -> Tensor:
 
 
 def _gathered(own: Items, processes: Processes, sizes: Sequence[int] | None = None) -> Items:
-    """The items of all processes."""
+    """Gather the items of all processes."""
     if sizes is None:
         sizes = [size for (size,) in processes.exchange([len(own)], own.ids.device)]
     return Items(processes.gather(own.embeddings, sizes), processes.gather(own.ids, sizes))
@@ -137,7 +138,7 @@ def _both(some: Items, more: Items) -> Items:
 
 
 def _of_all(own: OfflineScores, processes: Processes, sizes: Sequence[int]) -> OfflineScores:
-    """The scores that go with the texts of all processes."""
+    """Gather the offline scores of the texts of all processes."""
     columns = torch.stack([own.positive, own.negative, own.pair], 1)
     return OfflineScores(*processes.gather(columns, sizes).unbind(1))
 
@@ -145,7 +146,7 @@ def _of_all(own: OfflineScores, processes: Processes, sizes: Sequence[int]) -> O
 def _hardest(
     of_images: Sequence[Tensor | _Chosen], of_texts: Sequence[Tensor | _Chosen]
 ) -> list[PairList]:
-    """The pairs of all queries with their hardest negatives, images first."""
+    """List the pairs of each query and its hardest negative, images first."""
     by_image = [(_every(one), one.index) for one in of_images if isinstance(one, _Chosen)]
     by_text = [(one.index, _every(one)) for one in of_texts if isinstance(one, _Chosen)]
     return [*by_image, *by_text]
@@ -156,7 +157,7 @@ def _every(found: _Chosen) -> Tensor:
 
 
 def _scores_of_lists(rows: Tensor, columns: Tensor, lists: Sequence[PairList]) -> list[Tensor]:
-    """Of several lists of pairs, with one gradient; 0 where there is no row at all."""
+    """Score several lists of pairs as one differentiable function; 0 if there are no rows."""
     if not lists:
         return []
     row, column = (torch.cat(side) for side in zip(*lists, strict=True))
@@ -172,7 +173,7 @@ def _scores_of_lists(rows: Tensor, columns: Tensor, lists: Sequence[PairList]) -
 
 @dataclass(frozen=True)
 class _Queries:
-    """Queries, the number of their present candidates, their past ones, and what is wanted."""
+    """Queries, the number of their candidates in the batch, past candidates, and statistics."""
 
     items: Items
     num_candidates: int
@@ -182,15 +183,15 @@ class _Queries:
 
 @dataclass(frozen=True)
 class _Chosen:
-    """Where the hardest negatives are: among the present candidates, then the past ones."""
+    """Positions of the hardest negatives, counting the batch's candidates first, then past ones."""
 
     index: Tensor
     is_mine: Tensor
-    """Does this process have it?"""
+    """Whether this process holds the hardest negative."""
     exists: Tensor
 
     def scores(self, of_index: Tensor, processes: Processes) -> Tensor:
-        """[queries, 1], from the scores at the index, where the one who has it computed them."""
+        """Scores of the hardest negatives, [queries, 1], each from the process that holds it."""
         scores = processes.total(of_index.where(self.is_mine, 0))
         return scores.where(self.exists, -torch.inf).unsqueeze(1)
 
@@ -198,7 +199,7 @@ class _Chosen:
 def _statistics(
     executor: Executor, images: _Queries, texts: _Queries, processes: Processes
 ) -> tuple[list[Tensor | _Chosen], list[Tensor | _Chosen]]:
-    """Of the images of this process, and of the texts of all."""
+    """Compute the statistics of this process's images and of the texts of all processes."""
     both = [Wanted(row, column) for row, column in zip(images.wanted, texts.wanted, strict=True)]
     past_images = texts.past[processes.share(len(texts.past))]
     now = _reduce(executor, images.items, texts.items, both)
@@ -224,7 +225,7 @@ def _statistics(
 def _reduce(
     executor: Executor, rows: Items, columns: Items, wanted: Sequence[Wanted]
 ) -> list[Result]:
-    """Nothing comes out where there are no queries or no candidates."""
+    """Reduce rows against columns; results are None if there are no queries or no candidates."""
     if not len(rows) or not len(columns):
         return [Result(None, None)] * len(wanted)
     block = Block(rows.embeddings, columns.embeddings, rows.ids, columns.ids)
@@ -237,7 +238,7 @@ _Part = Tensor | HardestNegatives | None
 def _merge(
     queries: _Queries, wanted: Statistic, now: _Part, past: _Part, processes: Processes
 ) -> Tensor | _Chosen:
-    """Put together what was found among present and past candidates, here and elsewhere."""
+    """Merge the results over present and past candidates, and over all processes."""
     if isinstance(wanted, Hardest):
         return _choose(queries, now, past, processes)
     sums = [part for part in (now, past) if isinstance(part, Tensor)]
@@ -248,7 +249,7 @@ def _merge(
 
 
 def _choose(queries: _Queries, now: _Part, past: _Part, processes: Processes) -> _Chosen:
-    """The hardest of present and past candidates, and of all processes."""
+    """Choose the hardest among present and past candidates, over all processes."""
     value = as_computed(queries.items.embeddings.new_full((len(queries.items),), -torch.inf))
     index = torch.zeros_like(queries.items.ids)
     for part, offset in ((now, 0), (past, queries.num_candidates)):

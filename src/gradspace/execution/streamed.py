@@ -1,8 +1,8 @@
-"""Streamed execution in plain torch: tiles over both axes, every tile read once for both sides.
+"""Streamed execution in plain torch: tiles over both axes, each read once for both sides.
 
-A tile gives the statistics of its rows and of its columns in one pass and is forgotten; backward
-computes it again. The hardest negative carries the maximum and the small block of candidates it was
-found in; which candidate it is comes from computing that block again.
+A tile yields the statistics of its rows and of its columns in one pass and is discarded; backward
+recomputes it. For the hardest negative only the maximum and the small group of candidates that
+contains it are tracked; recomputing that group then tells which candidate it is.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from gradspace.scores.positives import match_ids
 from gradspace.scores.tiles import as_computed
 
 BLOCK = {"cpu": 128}
-"""Candidates of which only the best is carried, until the best block of a query is known; 1,024 on
-other devices, where fewer and larger steps are better."""
+"""Candidates per group of which only the maximum is tracked; 1,024 on devices other than the CPU,
+where fewer and larger steps are faster."""
 SAFE_RANGE = 60.0
-"""Exponents that one common reference can serve in float32."""
+"""Range of exponents that one common reference can serve in float32."""
 
 
 _Asked = Sides[Sum | LogSumExp]
@@ -41,12 +41,12 @@ _Asked = Sides[Sum | LogSumExp]
 
 @dataclass(frozen=True)
 class Streamed:
-    """The executor; `tile` is the side of a tile, by default what suits the device."""
+    """Streamed executor; `tile` is the side of a tile, chosen by device if None."""
 
     tile: int | None = None
 
     def forward(self, block: Block, wanted: Sequence[Wanted]) -> list[Result]:
-        """The statistics of the rows' and of the columns' negatives."""
+        """Compute the statistics of the rows' and the columns' negatives."""
         totals = [
             Sides[_Accumulator](
                 _accumulator(one.row, len(block.rows), block),
@@ -58,7 +58,7 @@ class Streamed:
             for one, total in zip(wanted, totals, strict=True):
                 if not isinstance(one.either, Hardest):
                     _add(tile, cast(_Asked, one), total)
-            for total in totals:  # which overwrite the scores of the tile's positives
+            for total in totals:  # last, since this overwrites the scores of the tile's positives
                 if isinstance(total.either, _HardestSoFar):
                     _add_hardest(tile, total, block)
         return [
@@ -70,7 +70,7 @@ class Streamed:
         ]
 
     def backward(self, block: Block, upstream: Sequence[Upstream]) -> Gradients:
-        """What the gradients of the sums are for the embeddings and the given columns."""
+        """Propagate the gradients of the sums to the embeddings and the given columns."""
         dtype = as_computed(block.rows[:0]).dtype
         gradients = Gradients(
             rows=torch.zeros_like(block.rows, dtype=dtype),
@@ -94,12 +94,12 @@ class Streamed:
 class _HardestSoFar:
     value: Tensor
     start: Tensor
-    """The first candidate of the block that the value is from."""
+    """First candidate of the group that contains the maximum."""
     index: Tensor | None = None
-    """Where one tile is all there is, the candidate is known at once."""
+    """The candidate itself, known at once if the block is a single tile."""
 
     def update(self, queries: slice, best: Tensor, first: int, size: int) -> None:
-        """From the best of every block of a tile, [queries, blocks]."""
+        """Merge the maxima of the groups of a tile, [queries, groups]."""
         value, block = best.max(1)
         better = (value > self.value[queries]) | value.isnan()
         self.value[queries] = value.where(better, self.value[queries])
@@ -121,7 +121,7 @@ class _SumSoFar:
 
 @dataclass
 class _LogSumExpSoFar:
-    """As highest + log(total): neither overflows nor underflows."""
+    """Running log-sum-exp, kept as highest + log(total), which neither overflows nor underflows."""
 
     highest: Tensor
     total: Tensor = field(init=False)
@@ -158,7 +158,7 @@ def _accumulator(wanted: Statistic | None, num_queries: int, block: Block) -> _A
 
 
 def _add(tile: BlockTile, wanted: _Asked, total: Sides[_Accumulator]) -> None:
-    """Add a tile to both sides' sums; terms that the sides share are computed once."""
+    """Add a tile to the sums of both sides; shared terms are computed once."""
     if is_shared(wanted):
         terms = _terms(tile, wanted.either, wanted.either.given[:1])
         if isinstance(wanted.either, LogSumExp) and _add_powers(tile, terms, total):
@@ -174,12 +174,12 @@ def _add(tile: BlockTile, wanted: _Asked, total: Sides[_Accumulator]) -> None:
 
 
 def _sides(tile: BlockTile) -> tuple[tuple[str, slice, int], ...]:
-    """Each side's name, its queries, and the dimension of the tile that it sums over."""
+    """Name of each side, its queries, and the dimension of the tile that it sums over."""
     return ("row", tile.rows, 1), ("column", tile.columns, 0)
 
 
 def _terms(tile: BlockTile, wanted: Sum | LogSumExp, given: Tensor) -> Tensor:
-    """New memory, to be overwritten."""
+    """Terms of a tile, in memory of their own that the caller may overwrite."""
     terms = wanted.term(tile.scores, given.detach())
     return terms.clone() if terms.data_ptr() == tile.scores.data_ptr() else terms
 
@@ -196,7 +196,7 @@ def _add_up(
 
 
 def _add_powers(tile: BlockTile, terms: Tensor, total: Sides[_Accumulator]) -> bool:
-    """Exponentials for both sides at once, if one reference serves the whole tile."""
+    """Add exponentials to both sides at once; return False if no one reference serves the tile."""
     highest = _common_reference(terms)
     if highest is None:
         return False
@@ -208,7 +208,7 @@ def _add_powers(tile: BlockTile, terms: Tensor, total: Sides[_Accumulator]) -> b
 
 
 def _common_reference(terms: Tensor) -> Tensor | None:
-    """The highest exponent, if none that counts is so far below it that its power vanishes."""
+    """Highest exponent; None if another is so far below it that its exponential would vanish."""
     lowest, highest = terms.aminmax()
     if lowest < LOG_ZERO / 2:
         lowest = terms.where(terms > LOG_ZERO / 2, highest).amin()
@@ -235,7 +235,7 @@ def _add_hardest(tile: BlockTile, total: Sides[_Accumulator], block: Block) -> N
 
 
 def _recover(block: Block, start: Tensor) -> Tensor:
-    """The column with the highest score of each row, -1 for none, by the block that has it."""
+    """Find the highest-scoring column of each row in the group that has it; -1 for none."""
     positives = match_ids(block.row_ids, block.column_ids)
     size = BLOCK.get(start.device.type, 1024)
     starts, counts = torch.unique(start, return_counts=True)
@@ -261,7 +261,7 @@ def _zeros_like(values: Tensor | None) -> Tensor | None:
 
 
 def _weights(tile: BlockTile, upstream: Sequence[Upstream], into: Gradients) -> Tensor:
-    """The weight of every score of a tile; what the given columns get is added to `into`."""
+    """Weight of every score of a tile; the gradients of the given columns are added to `into`."""
     weights: Tensor | None = None
     for up, of_given in zip(upstream, into.given, strict=True):
         if is_shared(up.wanted):
@@ -280,7 +280,7 @@ def _weights(tile: BlockTile, upstream: Sequence[Upstream], into: Gradients) -> 
 
 
 def _shared_weights(tile: BlockTile, up: Upstream) -> Tensor:
-    """Of a sum whose terms both sides share: one derivative for the two."""
+    """Weights of a sum whose terms both sides share: one derivative serves both."""
     wanted = up.wanted.either
     with torch.enable_grad():
         scores = tile.scores.detach().requires_grad_()
@@ -303,7 +303,7 @@ def _shared_weights(tile: BlockTile, up: Upstream) -> Tensor:
 
 
 def _over_tile(tile: BlockTile, values: Sides[Tensor]) -> tuple[Tensor, Tensor]:
-    """One number per row and one per column, to be broadcast over a tile."""
+    """Slice one number per row and one per column, shaped to broadcast over a tile."""
     assert values.row is not None
     assert values.column is not None
     return values.row[tile.rows, :1], values.column[tile.columns, :1].t()
@@ -312,7 +312,7 @@ def _over_tile(tile: BlockTile, values: Sides[Tensor]) -> tuple[Tensor, Tensor]:
 def _weights_of(
     tile: BlockTile, up: Upstream, side: str, queries: slice, c: int, across: int
 ) -> tuple[Tensor, Tensor | None]:
-    """Of one sum: the derivative of the term times that of the sum."""
+    """Weights of one sum: the derivative of the term times that of the sum."""
     wanted, outer = getattr(up.wanted, side), getattr(up.gradients, side)[queries, c]
     with torch.enable_grad():
         scores = tile.scores.detach().requires_grad_()

@@ -12,19 +12,19 @@ from gradspace.scores.tiles import as_computed
 
 
 class ClipLoss(nn.Module):
-    """Both directions of an objective, called as open_clip calls its loss: `loss(**model(...))`.
+    """Loss in both directions, called as open_clip calls its loss: `loss(**model(...))`.
 
     Features are unit vectors, as open_clip's models return them. Without ids image i belongs to
-    text i; with them, equal ids belong together. Several processes share the batch as in
-    `RetrievalLoss`; their gradient is that of one process with all of it.
+    text i; with ids, equal ones belong together. Several processes share the batch as in
+    `RetrievalLoss`, with the gradient of one process that has all of it.
 
-    An objective has a scale, margin or temperature of its own, made for cosines. So `logit_scale`
-    and `logit_bias` are not used: they get a gradient of zero, keep their values, and
-    DistributedDataParallel does not wait for them. With `learn_scale` the objective sees the
-    cosines times `logit_scale`, which is then trained: for objectives without a scale of their own.
+    An objective has its own scale, margin or temperature, made for cosines. `logit_scale` and
+    `logit_bias` are therefore not used: they keep their values and get a gradient of zero, so that
+    DistributedDataParallel does not wait for one. With `learn_scale`, for objectives without a
+    scale of their own, the objective gets the cosines times `logit_scale`, which is then trained.
 
     Relations: ClipLoss(gs.objective("nt-xent", temperature=1), learn_scale=True) is open_clip's;
-    "nt-xent" with temperature t is open_clip's with logit_scale held at 1/t.
+    "nt-xent" with temperature t is open_clip's with logit_scale fixed at 1/t.
 
     Examples:
         >>> import torch
@@ -59,7 +59,7 @@ class ClipLoss(nn.Module):
     ) -> Tensor | dict[str, Tensor]:
         if logit_scale is None:
             raise ValueError(
-                "logit_scale must be a tensor, got None; pass the one that the model returns"
+                "logit_scale must be a tensor, got None; pass the one returned by the model"
             )
         images, texts = as_computed(image_features), as_computed(text_features)
         if self.learn_scale:

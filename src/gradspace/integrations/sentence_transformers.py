@@ -14,24 +14,25 @@ from gradspace.objectives.contract import Reduction
 from gradspace.scores.positives import stable_ids
 
 NOBODY = -1
-"""The id of a negative: no anchor has it."""
+"""Id of a negative, which no anchor has."""
 
 
 class ObjectiveLoss(nn.Module):
-    """Both directions of an objective over columns of sentences, as the library calls a loss.
+    """Loss in both directions over columns of sentences, called as the library calls its losses.
 
-    Inputs: the first column holds anchors, the second their positives, any further ones negatives
-    that are candidates of every anchor. Rows with equal `labels` belong together; without labels,
-    rows with the same anchor or the same positive do. Embeddings are scaled to length 1.
+    Inputs: the first column holds anchors, the second their positives, and any further ones
+    negatives, which are candidates of every anchor. Rows with equal `labels` belong together;
+    without labels, rows with the same anchor or the same positive do. Embeddings are scaled to
+    length 1.
 
     Relations: for pairs that are all different, "nt-xent" with temperature t is
     MultipleNegativesRankingLoss with scale 1/t, directions "query_to_doc" and "doc_to_query", and
     partition_mode "per_direction".
 
     Args:
-        model: the SentenceTransformer that is trained.
+        model: the SentenceTransformer to train.
         objective: an objective or its name.
-        reduction: as of `RetrievalLoss`.
+        reduction: reduction of `RetrievalLoss`.
     """
 
     def __init__(
@@ -42,7 +43,7 @@ class ObjectiveLoss(nn.Module):
         reduction: Reduction | None = None,
     ) -> None:
         super().__init__()
-        self.model = model  # under this name the trainer replaces it by its wrapped one
+        self.model = model  # the trainer replaces the attribute of this name by its wrapped model
         self.retrieval = RetrievalLoss(objective, reduction=reduction, normalize=True)
 
     def forward(
@@ -51,7 +52,7 @@ class ObjectiveLoss(nn.Module):
         columns = list(sentence_features)
         if len(columns) < 2:
             raise ValueError(
-                f"expected columns with anchors and positives, got {len(columns)} column(s) of text"
+                f"expected columns of anchors and positives, got {len(columns)} column(s) of text"
             )
         ids = _ids(columns, labels)
         anchors, *others = (self.model(column)["sentence_embedding"] for column in columns)
@@ -65,13 +66,13 @@ class ObjectiveLoss(nn.Module):
         return value
 
     def get_config_dict(self) -> dict[str, str]:
-        """What a model card says of the loss."""
+        """Describe the loss for a model card."""
         retrieval = self.retrieval
         return {"objective": str(retrieval.objective), "reduction": retrieval.reduction}
 
 
 def _ids(columns: list[dict[str, Tensor]], labels: Tensor | None) -> Tensor:
-    """[rows], not negative: equal for rows that belong together, in this process or another."""
+    """Compute non-negative ids, [rows], equal for rows that belong together, in any process."""
     if labels is not None:
         if labels.dim() != 1 or labels.dtype.is_floating_point:
             raise ValueError(
@@ -83,7 +84,7 @@ def _ids(columns: list[dict[str, Tensor]], labels: Tensor | None) -> Tensor:
 
 
 def _keys(column: dict[str, Tensor]) -> Tensor:
-    """int64 [rows], equal for equal texts; all different where the input is no rows of tokens."""
+    """Compute int64 keys, [rows], equal for equal texts; without tokens, all are different."""
     tokens, mask = column.get("input_ids"), column.get("attention_mask")
     if tokens is None or mask is None or tokens.dim() != 2:
         first = next(iter(column.values()))
@@ -93,7 +94,7 @@ def _keys(column: dict[str, Tensor]) -> Tensor:
 
 
 def _linked(first: Tensor, second: Tensor) -> Tensor:
-    """The number of the first row, of all processes', that equal keys lead to from each own row."""
+    """Find, for each own row, the first row of any process that is linked to it by equal keys."""
     counts = processes.gather_rows(torch.tensor([len(first)], device=first.device))
     everybodys = [processes.gather_rows(part) for part in (first, second)]
     keys = [torch.unique(part, return_inverse=True)[1] for part in everybodys]

@@ -1,4 +1,4 @@
-"""A callback for transformers' `Trainer`, and those built on it, that records COCOS."""
+"""A callback that records COCOS for transformers' `Trainer` and those built on it."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from gradspace.training.tracking import contributions
 
 
 class CocosCallback(TrainerCallback):  # type: ignore[misc]  # transformers has no types
-    """Counts what contributes to the gradient of the first step and of every n-th after it.
+    """Counts what contributes to the gradient in the first step and every n-th step after it.
 
-    It looks at what goes into the `RetrievalLoss` that is in the trainer's loss or model, and
-    leaves training alone. A record is a line of `path`, with the counts of both directions and some
-    triplets, as in the metrics.jsonl of a run; the counts are in the trainer's log as well, as
-    `cocos/image_to_text/per_query` and so on. Anchors and their like take the place of images.
+    It reads the input of the `RetrievalLoss` in the trainer's loss or model, without affecting the
+    training. A record is a line of `path`, with the counts of both directions and some triplets, as
+    in the metrics.jsonl of a run. The counts are also in the trainer's log, as
+    `cocos/image_to_text/per_query` and so on. Anchors and the like count as images.
 
     Args:
         trainer: the trainer that the callback is added to.
-        path: the JSON lines are appended to.
-        every: steps from one record to the next.
+        path: file to append JSON lines to.
+        every: number of steps between records.
     """
 
     def __init__(self, trainer: Any, path: str | Path, every: int = 100) -> None:
@@ -38,8 +38,8 @@ class CocosCallback(TrainerCallback):  # type: ignore[misc]  # transformers has 
         self.losses = list(_retrieval_losses(trainer))
         if not self.losses:
             raise ValueError(
-                "there is no RetrievalLoss in the loss or the model of this trainer: COCOS are "
-                "counted of an objective of gradspace"
+                "there is no RetrievalLoss in this trainer's loss or model: COCOS can only be "
+                "counted for an objective of gradspace"
             )
         self.trainer = trainer
         self.path = Path(path)
@@ -70,7 +70,7 @@ class CocosCallback(TrainerCallback):  # type: ignore[misc]  # transformers has 
     def _look(
         self, loss: RetrievalLoss, given: tuple[Any, ...], named: dict[str, Any], value: Tensor
     ) -> None:
-        """Of several batches that share a step, the last is recorded."""
+        """Record the counts of a batch; of several batches in a step, the last one remains."""
         parts = [processes.gather_rows(part) for part in _batch(loss, *given, **named)]
         self._record = {
             "loss": float(value),
@@ -93,7 +93,7 @@ def _batch(
     text_ids: Any = None,
     offline: Any = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Embeddings and ids as the loss sees them; mined negatives are not counted."""
+    """Prepare embeddings and ids as the loss does; mined negatives are not counted."""
     if loss.normalize:
         images, texts = (nn.functional.normalize(part.float(), dim=1) for part in (images, texts))
     if image_ids is None or text_ids is None or loss.positives == "position":

@@ -1,4 +1,4 @@
-"""`RetrievalLoss`: an objective on a batch, with a memory and mined negatives."""
+"""`RetrievalLoss`: an objective on a batch, optionally with a memory and mined negatives."""
 
 from gradspace.loss.mined import Offline
 from gradspace.loss.retrieval_loss import RetrievalLoss

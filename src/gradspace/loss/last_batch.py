@@ -1,7 +1,7 @@
-"""What was wrong with the last batch of a GPU, said when the next one comes.
+"""Delayed checks of GPU batches: an error in one batch is raised when the next one arrives.
 
-Asking a GPU whether a batch holds NaN would wait for it. Its answer is copied while it works on,
-and read one batch later, when it has long been there.
+Asking a GPU whether a batch contains NaN would synchronise. Its answer is copied asynchronously
+instead, and read one batch later, when it has long arrived.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from gradspace.execution.batch_pairs import NO_PAIR
 
 class _Pending(NamedTuple):
     facts: Tensor
-    """On the CPU, once the event has come: a value, ..., and how many queries have a positive."""
+    """CPU copy, complete after the event: a value first, the number of queries with a positive
+    last."""
     event: torch.cuda.Event
     images: Tensor
     texts: Tensor
 
 
 class LastBatch:
-    """Remembers one batch."""
+    """Keeps the facts of one batch until the next one."""
 
     def __init__(self) -> None:
         self._pending: _Pending | None = None
@@ -38,13 +39,13 @@ class LastBatch:
             self._pending = _Pending(on_cpu, event, images.detach(), texts.detach())
 
     def remember_sums(self, images: Tensor, texts: Tensor) -> None:
-        """Where nobody found out more: the sum of all embeddings is NaN if one of them is."""
+        """Remember the sum of all embeddings, which is NaN if one of them is."""
         if images.is_cuda and not torch.compiler.is_compiling():
             total = images.detach().sum(dtype=torch.float32) + texts.detach().sum()
             self.remember(torch.stack([total, torch.ones_like(total)]), images, texts)
 
     def check(self) -> None:
-        """Raise ValueError if something was wrong."""
+        """Raise ValueError if the remembered batch had NaN, infinite values or no pair."""
         if torch.compiler.is_compiling():
             return
         pending, self._pending = self._pending, None
@@ -61,5 +62,5 @@ class LastBatch:
             raise ValueError(f"in the batch before this one: {error}") from None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Copies and pickles of a loss start anew."""
+        """Drop the pending batch in copies and pickles of a loss."""
         return {"_pending": None}

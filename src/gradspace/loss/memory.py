@@ -1,4 +1,4 @@
-"""A memory of past embeddings: more negatives than a batch has (cross-batch memory).
+"""Memory of past embeddings, for more negatives than a batch has (cross-batch memory).
 
 Wang et al., "Cross-batch memory for embedding learning", 2020. Embeddings drift slowly enough for
 those of the last batches to serve as negatives; they get no gradient.
@@ -34,7 +34,7 @@ class Memory(nn.Module):
             self.register_buffer(name, torch.zeros(0, dtype=torch.long))
 
     def recall(self, like: Tensor) -> tuple[Items, Items] | None:
-        """What is remembered, images and texts, where and as a batch is; None at first."""
+        """Return past images and texts with the device and type of `like`; None while empty."""
         if not len(self.image_ids) and not len(self.text_ids):
             return None
         width = like.shape[1]
@@ -62,7 +62,7 @@ class Memory(nn.Module):
         return embeddings.clone(), torch.cat([new.ids, old_ids[:kept].to(new.ids)])
 
     def _load_from_state_dict(self, state: Mapping[str, Any], prefix: str, *others: Any) -> None:
-        """Take any number of rows: how full a memory is, is part of its state."""
+        """Accept any number of rows, since how full a memory is belongs to its state."""
         for name, buffer in self._buffers.items():
             if prefix + name in state and buffer is not None:
                 self._buffers[name] = torch.empty_like(state[prefix + name], device=buffer.device)

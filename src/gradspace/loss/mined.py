@@ -1,6 +1,6 @@
-"""Negatives that were mined offline for the pairs of a batch, as `RetrievalLoss` takes them.
+"""Negatives mined offline for the pairs of a batch, as `RetrievalLoss` takes them.
 
-For pair i, image I and text T: a mined text T- and a mined image I-; T~ is a text of I-, and I~ is
+Pair i, image I and text T, has a mined text T- and a mined image I-; T~ is a text of I-, and I~ is
 the image of T- (AOQ). So I- belongs to T~, and I~ to T-.
 """
 
@@ -21,7 +21,7 @@ from gradspace.scores.tiles import as_computed
 
 @dataclass(frozen=True)
 class Offline:
-    """Embeddings, [pairs, d] each, and the ids of what belongs together."""
+    """Embeddings of what was mined, [pairs, d] each, and ids that are equal where they match."""
 
     images: Tensor
     """I-"""
@@ -32,12 +32,12 @@ class Offline:
     texts_of_images: Tensor
     """T~, texts of the mined images"""
     image_ids: Ids
-    """Of I- and T~."""
+    """Ids of I- and T~."""
     text_ids: Ids
-    """Of T- and I~."""
+    """Ids of T- and I~."""
 
     def check(self, images: Tensor, texts: Tensor, values: bool = True) -> None:
-        """Shapes, types and ids, and that there is no NaN in `values`."""
+        """Check shapes, types and ids and, with `values`, that no embedding is NaN or infinite."""
         if len(images) != len(texts):
             raise ValueError(
                 "offline negatives are mined for pairs, image i with text i, got "
@@ -56,7 +56,7 @@ class Offline:
         check_ids("offline.text_ids", self.text_ids, len(images), "pairs")
 
     def each(self, change: Callable[[Tensor], Tensor]) -> Offline:
-        """With every embedding changed."""
+        """Apply a function to every tensor of embeddings."""
         return replace(
             self,
             images=change(self.images),
@@ -66,7 +66,7 @@ class Offline:
         )
 
     def scores(self, images: Tensor, texts: Tensor, terms: bool) -> MinedScores:
-        """With the images and texts of the batch: terms of an objective that has such, or rows."""
+        """Score the batch with what was mined: for an objective's own terms, or as candidates."""
         if terms:
             return self.terms(images, texts)
         more_images, more_texts = self.items(by_position=False)
@@ -76,7 +76,7 @@ class Offline:
         )
 
     def terms(self, images: Tensor, texts: Tensor) -> tuple[OfflineScores, OfflineScores]:
-        """For objectives with terms of their own: of the images, and of the texts."""
+        """Scores of the images and of the texts, for objectives with terms for mined negatives."""
         own = _row_by_row(images, texts)
         return (
             OfflineScores(
@@ -90,9 +90,9 @@ class Offline:
         )
 
     def items(self, by_position: bool) -> tuple[Items, Items]:
-        """For all others: further images and further texts. One that is there twice counts twice.
+        """Further images and texts, for all other objectives; duplicates count twice.
 
-        By position nothing belongs to them but what they were drawn with.
+        By position they belong to nothing in the batch.
         """
         image_ids = stable_ids(self.image_ids, self.images.device)
         text_ids = stable_ids(self.text_ids, self.texts.device)
@@ -107,17 +107,17 @@ class Offline:
 
 @dataclass(frozen=True)
 class FurtherScores:
-    """Scores of queries with what was mined for their batch, as further candidates of each."""
+    """Scores of queries with what was mined for their batch, as further candidates."""
 
     scores: Tensor
     """[queries, further candidates]"""
     ids: Tensor
-    """Of the further candidates."""
+    """Ids of the further candidates."""
 
 
 MinedRow = OfflineScores | FurtherScores
 MinedScores = tuple[MinedRow, MinedRow]
-"""Of the images, and of the texts."""
+"""Mined scores of the images, and of the texts."""
 
 
 def _row_by_row(images: Tensor, texts: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""What belongs together in a batch, said once for every execution of a loss."""
+"""Pairing of a batch's images and texts, in the form that each execution of a loss needs."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from gradspace.scores.tiles import as_computed
 
 @dataclass(frozen=True)
 class QueryRows:
-    """The queries of one direction, with all their candidates."""
+    """Queries of one direction, with all their candidates."""
 
     scores: Tensor
     """[queries, candidates]"""
     positives: Positives
     offline: OfflineScores | None
-    """For objectives with terms of their own."""
+    """Scores for objectives with terms for mined negatives."""
 
 
 @dataclass(frozen=True)
 class Pairing:
-    """Equal ids belong together; by position, image i and text i do, whatever their ids."""
+    """Pairing of a batch: equal ids belong together or, by position, image i and text i."""
 
     image_ids: Ids | None
     text_ids: Ids | None
@@ -45,7 +45,7 @@ class Pairing:
 
     @property
     def ids(self) -> tuple[Ids, Ids] | None:
-        """Of the images and of the texts; None by position."""
+        """Ids of the images and of the texts; None if paired by position."""
         if self.position or self.image_ids is None or self.text_ids is None:
             return None
         return self.image_ids, self.text_ids
@@ -64,7 +64,7 @@ class Pairing:
             )
 
     def where(self, count: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        """The ids on a device, without waiting for it; by position, numbers of the images."""
+        """Ids on a device, without synchronising; by position, the numbers of the images."""
         if self.ids is None:
             numbers = _numbers(count, device)
             return numbers, numbers
@@ -72,7 +72,7 @@ class Pairing:
         return stable_ids(image_ids, device), stable_ids(text_ids, device)
 
     def slots(self, num_images: int, device: torch.device) -> Slots:
-        """As the kernels of tiles read them."""
+        """Positives as the kernels over tiles read them."""
         if self.ids is None:
             return slots_by_position(num_images, device)
         image_ids, text_ids = self.ids
@@ -81,7 +81,7 @@ class Pairing:
         return slots_of_ids(stable_ids(image_ids, where), stable_ids(text_ids, where), device)
 
     def items(self, images: Tensor, texts: Tensor, processes: Processes) -> tuple[Items, Items]:
-        """With ids that mean the same in every process; by position, different ones in each."""
+        """Items with ids that are comparable between processes; by position, unique to each."""
         if self.ids is None:
             position = torch.arange(len(images), device=images.device) + (processes.rank << 40)
             return Items(images, position), Items(texts, position)
@@ -92,7 +92,7 @@ class Pairing:
         )
 
     def rows(self, scores: Tensor, mined: MinedScores | None) -> tuple[QueryRows, QueryRows]:
-        """Both directions of `scores[image, text]`: the images' rows, and the texts'."""
+        """Split `scores[image, text]` into the images' rows and the texts' rows."""
         image_to_text, text_to_image = self._positives(scores)
         image_ids, text_ids = self.ids or (None, None)
         of_images, of_texts = mined or (None, None)
@@ -119,7 +119,7 @@ def _numbers(count: int, device: torch.device) -> Tensor:
 def _with_mined(
     scores: Tensor, positives: Positives, ids: Ids | None, mined: MinedRow | None
 ) -> QueryRows:
-    """Further candidates stand behind those of the batch; own ones are left out of their rows."""
+    """Append further candidates to those of the batch, leaving each query's own ones out."""
     if not isinstance(mined, FurtherScores):
         return QueryRows(scores, positives, mined)
     further = as_computed(mined.scores)

@@ -44,36 +44,35 @@ ChoiceT = TypeVar("ChoiceT", bound=str)
 
 
 class RetrievalLoss(nn.Module):
-    """Both directions of an objective over image and text embeddings, as one number.
+    """Loss of image and text embeddings: an objective in both directions, as one number.
 
-    Inputs: `images` [n, d] and `texts` [m, d]; `image_ids` and `text_ids` say what belongs together
-    (equal ids). Without ids, image i belongs to text i.
+    Inputs: `images` [n, d] and `texts` [m, d]; equal `image_ids` and `text_ids` belong together.
+    Without ids, image i belongs to text i.
 
-    `offline` brings negatives that were mined for every pair (image i, text i): terms of an
-    objective that has such, further candidates of every query to any other.
+    `offline` holds negatives that were mined for every pair (image i, text i). An objective with
+    terms for mined negatives uses them there; for any other they are further candidates.
 
-    Under torch.distributed every process passes its own images and texts, few, many or none: the
-    batch is that of all processes, the value is the same in each, and the gradient is such that the
-    mean over the processes, which DistributedDataParallel takes, is that of one process with the
-    whole batch.
+    Under torch.distributed every process passes its own images and texts, possibly none. The batch
+    is then that of all processes together, and the value is the same in each. The mean of the
+    processes' gradients, as DistributedDataParallel computes it, is the gradient that one process
+    would have with the whole batch.
 
     Args:
         objective: an objective or its name.
-        reduction: "sum" over the queries of both directions, or "mean": the average of the two
-            directions' means over their queries. By default as published for the objective. Queries
+        reduction: "sum" over the queries of both directions, or "mean", the average of the two
+            directions' means over their queries; the default is that of the publication. Queries
             without a positive are not counted.
-        normalize: True scales every embedding to length 1 first; False takes them as they are. By
-            default they are taken as they are, with a warning where the first batch has others
-            than unit length: margins and temperatures are chosen for cosines.
-        positives: "ids", or "position": image i belongs to text i whatever the ids say, so that
+        normalize: True scales every embedding to length 1 first; False leaves them unchanged. The
+            default leaves them unchanged, but warns if the first batch is not of unit length:
+            margins and temperatures are chosen for cosines.
+        positives: "ids", or "position" to pair image i with text i whatever the ids are, so that
             other captions of the same image are negatives, as in most published code.
-        memory: how many past images and texts to keep as further negatives.
-        execution: "dense" builds the score matrix, "streamed" never does, both in torch; "triton"
-            is kernels for a CUDA device, at any size; "auto" takes what is fastest.
+        memory: number of past images and texts to keep as further negatives.
+        execution: "dense" builds the score matrix and "streamed" never does, both in torch;
+            "triton" runs kernels on a CUDA device, at any size; "auto" picks the fastest.
         tile: side of the tiles of the streamed execution; smaller ones need less memory.
-        checks: look for NaN in every batch, and for a batch without any pair. What is wrong with a
-            batch on a GPU is said one batch later: asking at once would wait for the GPU. Shapes
-            are checked either way.
+        checks: reject NaN, and batches without any pair. An error in a batch on a GPU is raised one
+            batch later, because asking at once would synchronise. Shapes are always checked.
 
     Examples:
         >>> loss = RetrievalLoss("triplet-hard")
@@ -108,7 +107,7 @@ class RetrievalLoss(nn.Module):
         if tile is not None:
             check_count("tile", tile)
         if memory and execution == "dense":
-            raise ValueError('a memory needs another execution than "dense"; leave it at "auto"')
+            raise ValueError('a memory does not work with execution="dense"; leave it at "auto"')
 
     def forward(
         self,
@@ -150,7 +149,7 @@ class RetrievalLoss(nn.Module):
             by_position = pairing.ids is None
             extra = offline.items(by_position) if offline and not terms else None
             scaled = self._scaled
-            if torch.compiler.is_compiling():  # tiles are no graph, and have nothing to gain by it
+            if torch.compiler.is_compiling():  # tiles break the graph, and gain nothing from one
                 scaled = torch.compiler.disable(scaled)  # type: ignore[no-untyped-call]
             sides = pairing.items(images, texts, processes)
             return scaled(*sides, choice.executor, processes, by_position, terms, extra)
@@ -162,14 +161,17 @@ class RetrievalLoss(nn.Module):
         text_ids: Ids | None = None,
         offline: MinedScores | None = None,
     ) -> Tensor:
-        """The same from `scores[image, text]`, whoever computed them, in one process."""
+        """Compute the loss from `scores[image, text]` instead of embeddings, in one process."""
         pairing = self._pairing(image_ids, text_ids)
         check_scores(scores)
         if self.checks and not torch.compiler.is_compiling():
             check_finite("scores", scores)
         pairing.check(scores.shape[0], scores.shape[1])
         if self.normalize or self.memory is not None:
-            raise ValueError("scores have no embeddings to normalize or to keep in a memory")
+            raise ValueError(
+                "of_scores has no embeddings to normalize or remember; give RetrievalLoss neither "
+                "normalize=True nor a memory"
+            )
         with _full_precision(scores.device.type):
             if offline is None and choose_kernels(self.objective, scores, scores.t()) == "rows":
                 pairs = pairing.where(len(scores), scores.device)
@@ -188,7 +190,7 @@ class RetrievalLoss(nn.Module):
     def _of_kernels(
         self, kernels: Kernels, images: Tensor, texts: Tensor, pairing: Pairing
     ) -> Tensor | None:
-        """None where a kernel cannot be compiled here."""
+        """Compute the value by kernels; None if these cannot be compiled here."""
         run = self._of_rows if kernels == "rows" else self._of_tiles
         return fused.or_else(
             lambda: run(images, texts, pairing), lambda: whole_rows.give_up(self.objective)
@@ -213,7 +215,7 @@ class RetrievalLoss(nn.Module):
             self._last_batch.remember_sums(images, texts)
 
     def _of_matrix(self, scores: Tensor, pairing: Pairing, mined: MinedScores | None) -> Tensor:
-        """With the whole score matrix in memory."""
+        """Compute the value from the whole score matrix."""
         by_image, by_text = (
             (self.objective(rows.scores, rows.positives, rows.offline), rows.positives.any_valid)
             for rows in pairing.rows(scores, mined)
@@ -230,10 +232,10 @@ class RetrievalLoss(nn.Module):
         offline: tuple[OfflineScores, OfflineScores] | None,
         extra: tuple[Items, Items] | None,
     ) -> Tensor:
-        """Without the score matrix, with the other processes, the memory and mined negatives.
+        """Compute the value without a score matrix, over all processes, memory and mined negatives.
 
-        The total over the processes is what each returns. Backward sums the gradients that all of
-        them start with, and so multiplies by their number, which the mean over them takes back.
+        Each process returns the total over the processes. Backward sums the gradients that all of
+        them start with, and so multiplies by their number; taking their mean divides by it again.
         """
         by_image, by_text = both_ways(
             self.objective,
@@ -252,7 +254,7 @@ class RetrievalLoss(nn.Module):
         return processes.total(self._reduce(by_image, by_text))
 
     def _reduce(self, by_image: tuple[Tensor, Tensor], by_text: tuple[Tensor, Tensor]) -> Tensor:
-        """From the values of each side and the number of its queries that have a positive."""
+        """Reduce both sides' values, given with the number of queries that have a positive."""
         (image_values, num_images), (text_values, num_texts) = by_image, by_text
         if self.reduction == "sum":
             return image_values.sum() + text_values.sum()
@@ -292,8 +294,8 @@ class RetrievalLoss(nn.Module):
         pairing: Pairing,
         offline: Offline | None,
     ) -> None:
-        """What is wrong in one process is said by all of them, instead of waiting for it."""
-        check_tensor("images", images)  # without one there is no device to tell the others by
+        """Raise an error of one process in all of them, which would otherwise wait for it."""
+        check_tensor("images", images)  # the exchange with the others needs its device
         problem = ""
         try:
             self._check(images, texts, pairing, offline, may_be_empty=True)
@@ -306,7 +308,7 @@ class RetrievalLoss(nn.Module):
 
 
 def _full_precision(device: str) -> AbstractContextManager[object]:
-    """Without autocast, which is entered and left only where it is on."""
+    """Disable autocast, without the cost of a context if it is off."""
     if torch.compiler.is_compiling() or torch.is_autocast_enabled(device):
         return torch.autocast(device, enabled=False)
     return nullcontext()
@@ -317,13 +319,14 @@ def _unit(embeddings: Tensor) -> Tensor:
 
 
 def _warn_of_lengths(*sides: Tensor) -> None:
-    """Tell who forgot to normalize; half precision is allowed its rounding."""
+    """Warn about embeddings that are not normalized, allowing for half precision's rounding."""
     lengths = torch.cat([as_computed(side.detach()).norm(dim=1) for side in sides if len(side)])
     shortest, longest = (float(end) for end in lengths.aminmax())
     if shortest < 1 - UNIT_TOLERANCE or longest > 1 + UNIT_TOLERANCE:
         warnings.warn(
-            f"embeddings have lengths from {shortest:.3g} to {longest:.3g}, while objectives are "
-            "made for cosines: give RetrievalLoss normalize=True, or normalize=False to keep them",
+            f"embeddings have lengths from {shortest:.3g} to {longest:.3g}, but objectives are "
+            "made for cosines: pass normalize=True to RetrievalLoss, or normalize=False to keep "
+            "them",
             stacklevel=4,
         )
 

@@ -1,4 +1,4 @@
-"""Retrieval metrics, from scores and positives or straight from embeddings and ids."""
+"""Retrieval metrics, from scores (a matrix, or embeddings) and positives."""
 
 from gradspace.metrics.measures import mean_average_precision, recall
 from gradspace.metrics.ranking import PositiveRanks, rank_both, rank_rows, ranks

@@ -1,6 +1,6 @@
-"""ECCV Caption: COCO's test set with the matches that its captions lack (Chun et al. 2022).
+"""ECCV Caption: COCO's test set with the matches missing from its annotations (Chun et al. 2022).
 
-Needs the package `eccv_caption` (the extra `eccv`) and COCO's own numbers of images and captions.
+Needs the package `eccv_caption` (the extra `eccv`) and COCO's own ids of images and captions.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from torch import Tensor
 from gradspace.scores.tiles import Scores, as_scores, blocks
 
 DEPTH = 50
-"""Candidates that the package looks at for each query."""
+"""Number of candidates per query that the package evaluates."""
 
 
 def eccv_caption_report(
     scores: Tensor | Scores, image_ids: Sequence[int], caption_ids: Sequence[int]
 ) -> dict[str, dict[str, float]]:
-    """COCO 1K and 5K R@1, CxC R@1, ECCV R@1 and mAP@R, in percent, as {metric: {"i2t", "t2i"}}."""
+    """Compute COCO 1K/5K R@1, CxC R@1, ECCV R@1 and mAP@R in percent: {metric: {direction: x}}."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # it warns that json is slower than ujson
@@ -33,8 +33,8 @@ def eccv_caption_report(
     unknown = set(caption_ids) ^ set(metrics.coco_gts["t2i"])
     if unknown:
         raise ValueError(
-            f"ECCV Caption is for COCO's 5,000 test images and their 25,010 captions; "
-            f"{len(unknown)} captions differ"
+            f"ECCV Caption needs COCO's 5,000 test images and their 25,010 captions; "
+            f"{len(unknown)} caption ids differ"
         )
     by_image = _retrieved(source, image_ids, caption_ids)
     by_caption = _retrieved(source.transpose(), caption_ids, image_ids)
@@ -48,7 +48,7 @@ def eccv_caption_report(
 def _retrieved(
     source: Scores, queries: Sequence[int], candidates: Sequence[int]
 ) -> dict[int, list[int]]:
-    """The best candidates of every query, best first."""
+    """List the best candidates of every query, best first."""
     names = torch.tensor(list(candidates))
     found: dict[int, list[int]] = {}
     for rows in blocks(source.shape[0], 512):

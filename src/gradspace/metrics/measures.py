@@ -1,4 +1,4 @@
-"""Metrics of one direction, from ranks. A decorated function is in every report and every table."""
+"""Metrics of one direction, computed from ranks; every report has the decorated ones."""
 
 from __future__ import annotations
 
@@ -18,33 +18,35 @@ AveragedOver = Literal["positives", "found"]
 
 @metric("median rank", heading="median r")
 def median_rank(found: PositiveRanks) -> float:
-    """Median over the queries of their best positive's rank."""
+    """Median rank, over the queries, of the best positive."""
     best = found.finite_best
     return float(best.quantile(0.5)) if len(best) < 1 << 24 else float(best.median())
 
 
 @metric("mean rank", heading="mean r")
 def mean_rank(found: PositiveRanks) -> float:
-    """Mean over the queries of their best positive's rank."""
+    """Mean rank, over the queries, of the best positive."""
     return float(found.finite_best.mean())
 
 
 @metric("mAP@5", share=True)
 def map_at_5(found: PositiveRanks) -> float:
-    """Mean average precision of the first five, in [0, 1]."""
+    """Mean average precision at 5, in [0, 1]."""
     return precision_at(found, 5)
 
 
 @metric("mAP@5 found", heading="found", share=True)
 def map_at_5_found(found: PositiveRanks) -> float:
-    """Precision averaged over the positives among the first five, in [0, 1], as ICR has it."""
+    """Precision averaged over the positives among the first five, in [0, 1], as in ICR."""
     return precision_at(found, 5, "found")
 
 
 def recall(
     scores: Tensor | Scores, positives: Tensor | Positives, ks: Sequence[int] = (1, 5, 10)
 ) -> dict[int, float]:
-    """R@k in percent: queries whose best positive ranks k or better, of those that have a positive.
+    """Compute R@k in percent: the share of queries whose best positive ranks k or better.
+
+    Queries without a positive are left out.
 
     Examples:
         >>> import torch
@@ -61,19 +63,19 @@ def mean_average_precision(
     k: int = 5,
     over: AveragedOver = "positives",
 ) -> float:
-    """mAP@k in [0, 1], mean over the queries that have a positive.
+    """Compute mAP@k in [0, 1], the mean over the queries that have a positive.
 
-    The precision at a positive is its rank among the positives over its rank among all, ties halved
-    in both; positives that rank behind k are left out. The sum is divided by min(k, positives), or,
-    `over` what was "found" as in ICR, by the number of positives that are not left out: a query
-    with one positive on top and the others behind k then has 1.
+    The precision at a positive is its rank among the positives over its rank among all, with ties
+    counted half in both; positives ranking below k are left out. The sum is divided by
+    min(k, positives) or, with over="found" as in ICR, by the number of positives among the first k:
+    a query with one positive on top and all others below k then scores 1.
     """
     check_count("k", k)
     return precision_at(rank_rows(scores, positives), k, over)
 
 
 def recall_at(best: Tensor, ks: Sequence[int]) -> dict[int, float]:
-    """R@k in percent, from the rank of each query's best positive."""
+    """Compute R@k in percent from the rank of each query's best positive."""
     if not isinstance(ks, Sequence) or not ks:
         raise ValueError(f"ks must be ranks such as (1, 5, 10), got {ks!r}")
     for k in ks:
@@ -82,7 +84,7 @@ def recall_at(best: Tensor, ks: Sequence[int]) -> dict[int, float]:
 
 
 def precision_at(found: PositiveRanks, k: int, over: AveragedOver = "positives") -> float:
-    """mAP@k, from the ranks of all positives."""
+    """Compute mAP@k from the ranks of all positives."""
     if over not in ("positives", "found"):
         raise ValueError(f"over must be 'positives' or 'found', got {over!r}")
     rank = found.overall

@@ -5,8 +5,8 @@ The rank of a positive among its query's negatives is 1 + the number of negative
 
     higher + ties / 2 = (negatives + sum over negatives of sign(score - positive)) / 2
 
-so that one pass over the tiles of the score matrix ranks every positive of every row and, from the
-same tile, of every column. Half ties give a constant score matrix the rank of chance.
+One pass over the tiles of the score matrix therefore ranks every positive of every row and, from
+the same tile, of every column. Counting ties half gives a constant score matrix the rank of chance.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from gradspace.scores.tiles import (
 from gradspace.scores.two_stage import TwoStageScores
 
 MANY_SLOTS = 128
-"""Positives of a query from which on to sort a tile is faster than to compare it with each."""
+"""Positives per query beyond which sorting a tile is faster than comparing it with each."""
 
 
 @dataclass(frozen=True)
 class PositiveRanks:
-    """Of every positive of every query, [queries, slots], real where `valid`."""
+    """Ranks of every positive of every query, [queries, slots], real where `valid`."""
 
     among_negatives: Tensor
-    """Rank against the query's negatives only."""
+    """Rank among the query's negatives only."""
     among_positives: Tensor
-    """Rank against the query's other positives only."""
+    """Rank among the query's other positives only."""
     valid: Tensor
 
     @property
@@ -49,7 +49,7 @@ class PositiveRanks:
 
     @property
     def best(self) -> Tensor:
-        """[queries]: the rank of the query's best positive; infinite where it has none.
+        """Rank of each query's best positive, [queries]; infinite if it has none.
 
         Positives of one query do not compete: two equal captions of one image, both on top, have
         rank 1.
@@ -58,11 +58,11 @@ class PositiveRanks:
 
     @property
     def finite_best(self) -> Tensor:
-        """`best` of the queries that have a positive."""
+        """Rank of the best positive of each query that has one."""
         return self.best[self.valid.any(1)]
 
     def reorder(self, order: Tensor) -> PositiveRanks:
-        """Put row i, which is query order[i], back into its place."""
+        """Restore the original order of queries: row i is query order[i]."""
         back = order.argsort()
         return PositiveRanks(
             self.among_negatives[back], self.among_positives[back], self.valid[back]
@@ -70,9 +70,10 @@ class PositiveRanks:
 
 
 def ranks(scores: Tensor | Scores, positives: Tensor | Positives) -> Tensor:
-    """The rank of each query's best positive, [queries]; infinite for a query that has none.
+    """Rank each query's best positive, [queries]; infinite for a query without one.
 
-    `scores[query, candidate]`, higher is better: a matrix, or `EmbeddingScores`, never built.
+    `scores[query, candidate]`, higher is better, is a matrix or `EmbeddingScores`, which is never
+    built.
 
     Examples:
         >>> scores = torch.tensor([[0.9, 0.5, 0.1], [0.2, 0.2, 0.2]])
@@ -111,13 +112,13 @@ def rank_both(
 def _checked(
     scores: Tensor | Scores, positives: Tensor | Positives
 ) -> tuple[Scores, Positives, Tensor]:
-    """The scores and positives with the candidates in an order that suits tiles, and that order."""
+    """Check the input and sort the candidates by query, to suit tiles; also return their order."""
     source = as_scores(scores)
     source = source.matrix() if isinstance(source, PairScores) else source
     rows = as_positives(positives).to(source.device)
     check_same_shape(source.shape, rows.shape)
     if not rows.valid.any():
-        raise ValueError("no query has a positive: there is nothing to rank; compare the ids")
+        raise ValueError("no query has a positive, so there is nothing to rank; check the ids")
     order = torch.arange(source.shape[1], device=source.device)
     if isinstance(source, EmbeddingScores):
         first_query = rows.transpose().index[:, 0]
@@ -129,11 +130,11 @@ def _checked(
 
 
 def _positive_scores(source: Scores, positives: Positives) -> Tensor:
-    """[queries, slots], read from the very tiles that `_sum_of_signs` compares them with.
+    """Read the positives' scores, [queries, slots], from the very tiles `_sum_of_signs` will use.
 
-    A product of the same two vectors may round differently in a matrix product of another shape,
-    and an exact tie would be lost: so the tiles that hold positives are computed as they will be.
-    They are few, because candidates are kept in the order of their queries.
+    The product of two vectors may round differently in matrix products of different shapes, which
+    would break exact ties. So the tiles that contain positives are computed exactly as they will be
+    later. They are few, because candidates are in the order of their queries.
     """
     if isinstance(source, MatrixScores):
         tile = source.matrix.gather(1, positives.index)
@@ -154,7 +155,7 @@ def _positive_scores(source: Scores, positives: Positives) -> Tensor:
 
 
 def _by_column(p: Tensor, rows: Positives, columns: Positives) -> Tensor:
-    """The same scores in the order of the columns' positives."""
+    """Rearrange the positives' scores from rows to columns."""
     _, candidate = rows.pairs()
     scores = torch.zeros(columns.index.shape, dtype=p.dtype, device=p.device)
     scores[columns.valid] = p[rows.valid][candidate.argsort(stable=True)]
@@ -162,7 +163,7 @@ def _by_column(p: Tensor, rows: Positives, columns: Positives) -> Tensor:
 
 
 def _sum_of_signs(source: Scores, rows_p: Tensor, columns_p: Tensor) -> tuple[Tensor, Tensor]:
-    """Sum over all candidates of sign(score - positive), for rows and for columns."""
+    """Sum sign(score - positive) over all candidates, for rows and for columns."""
     height, width = tile_size(source.device)
     by_row = torch.zeros_like(rows_p, dtype=torch.float64)
     by_column = torch.zeros_like(columns_p, dtype=torch.float64)
@@ -176,7 +177,7 @@ def _sum_of_signs(source: Scores, rows_p: Tensor, columns_p: Tensor) -> tuple[Te
 
 
 def _add_signs(tile: Tensor, p: Tensor, total: Tensor, work: Tensor) -> None:
-    """Of every row and slot of p: the sum over the row of sign(score - p)."""
+    """Add the sum of sign(score - p) over each row of the tile, for every slot of p."""
     if p.shape[1] > MANY_SLOTS:
         total += _count_signs(tile, p)
         return
@@ -185,7 +186,7 @@ def _add_signs(tile: Tensor, p: Tensor, total: Tensor, work: Tensor) -> None:
 
 
 def _count_signs(tile: Tensor, p: Tensor) -> Tensor:
-    """The same by counting, [rows, slots]: how many are higher, less how many are lower."""
+    """Sum the signs by counting, [rows, slots]: higher scores minus lower ones."""
     ordered, p = tile.sort(1).values.contiguous(), p.contiguous()
     not_higher = torch.searchsorted(ordered, p, right=True)
     return tile.shape[1] - not_higher - torch.searchsorted(ordered, p)

@@ -1,4 +1,4 @@
-"""The whole report both ways, of a test set or of its folds."""
+"""Report of all metrics in both directions, on a test set or averaged over its folds."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class DirectionReport:
     recall: dict[int, float]
     average_recall: float
     metrics: dict[str, float]
-    """Every registered one, by its name."""
+    """Values of all registered metrics, by name."""
     num_queries: float
 
     @property
@@ -53,7 +53,7 @@ class DirectionReport:
 
 @dataclass(frozen=True)
 class RetrievalReport:
-    """All metrics, both ways. `to_dict` is made for JSON, `str` for people."""
+    """All metrics in both directions; `to_dict` is meant for JSON, `str` for people."""
 
     image_to_text: DirectionReport
     text_to_image: DirectionReport
@@ -97,31 +97,31 @@ def retrieval_report(
     ks: Sequence[int] = (1, 5, 10),
     folds: int = 1,
 ) -> RetrievalReport:
-    """Every metric in both directions from `scores[image, text]`, each score computed once.
+    """Compute every metric in both directions from `scores[image, text]`, each score once.
 
-    With `folds`, the images are cut into that many equal parts in their order, each part is
-    evaluated with its own texts, and every number is the mean over the parts (COCO "1K": 5 folds).
+    With `folds`, the images are split in order into that many equal parts, each part is evaluated
+    with its own texts, and every number is the mean over the parts (COCO "1K": 5 folds).
     """
     return report_of(rank_folds(scores, positives, folds), ks)
 
 
 @dataclass(frozen=True)
 class RankedFold:
-    """The ranks of one part of a test set, both ways."""
+    """Ranks of one part of a test set, in both directions."""
 
     by_image: PositiveRanks
     by_text: PositiveRanks
     positives: Positives
-    """Of every image of the part."""
+    """Positives of the part's images among its texts."""
     images: slice
     texts: Tensor
-    """Which ones are in the part."""
+    """Indices of the part's texts."""
 
 
 def rank_folds(
     scores: Tensor | Scores | TwoStageScores, positives: Tensor | Positives, folds: int = 1
 ) -> list[RankedFold]:
-    """Rank every positive of `scores[image, text]`, in one part or in equal ones."""
+    """Rank every positive of `scores[image, text]`, in one part or several equal ones."""
     source = scores if isinstance(scores, TwoStageScores) else as_scores(scores)
     pairs = as_positives(positives)
     num_images = source.shape[0]
@@ -142,7 +142,7 @@ def rank_folds(
 
 
 def report_of(ranked: Sequence[RankedFold], ks: Sequence[int] = (1, 5, 10)) -> RetrievalReport:
-    """Every metric, the mean over the folds."""
+    """Compute every metric, averaged over the folds."""
     reports = [_report(fold, ks) for fold in ranked]
     if len(reports) == 1:
         return reports[0]
@@ -152,7 +152,7 @@ def report_of(ranked: Sequence[RankedFold], ks: Sequence[int] = (1, 5, 10)) -> R
 def cross_retrieval_ranks(
     by_image: PositiveRanks, by_text: PositiveRanks, positives: Positives
 ) -> Tensor:
-    """max(k r_i - (k - 1), r_t) of every positive pair, k the number of texts per image (AOQ).
+    """Compute max(k r_i - (k - 1), r_t) of every positive pair, k texts per image (AOQ).
 
     r_i ranks the pair among the images for its text, r_t among the texts for its image, each
     against negatives only.
@@ -196,7 +196,7 @@ def _cross_rank_histogram(cross: Tensor) -> dict[str, float]:
 
 
 def _mean_of(values: list[Any]) -> Any:
-    """Mean of equally shaped nested dictionaries, number by number."""
+    """Average equally shaped nested dictionaries, number by number."""
     if isinstance(values[0], dict):
         return {key: _mean_of([value[key] for value in values]) for key in values[0]}
     return sum(values) / len(values)

@@ -1,4 +1,4 @@
-"""TREC run and qrels files, so that ranx, ir_measures or trec_eval can check our numbers."""
+"""TREC run and qrels files, with which ranx, ir_measures or trec_eval can check our numbers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def write_trec_run(
     depth: int = 1000,
     tag: str = "gradspace",
 ) -> None:
-    """The best `depth` candidates of every query: `query Q0 candidate rank score tag`."""
+    """Write the best `depth` candidates of every query: `query Q0 candidate rank score tag`."""
     source = as_scores(scores)
     _check_names(query_names, candidate_names, source.shape)
     _write(path, _run_lines(source, query_names, candidate_names, depth, tag))
@@ -32,7 +32,7 @@ def write_trec_qrels(
     query_names: Sequence[str],
     candidate_names: Sequence[str],
 ) -> None:
-    """Every positive pair: `query 0 candidate 1`."""
+    """Write every positive pair: `query 0 candidate 1`."""
     pairs = as_positives(positives)
     _check_names(query_names, candidate_names, pairs.shape)
     query, candidate = pairs.pairs()
@@ -63,7 +63,7 @@ def _check_names(queries: Sequence[str], candidates: Sequence[str], shape: tuple
     if (len(queries), len(candidates)) != shape:
         raise ValueError(
             f"got {len(queries)} query names and {len(candidates)} candidate names for "
-            f"a score matrix of shape {list(shape)}"
+            f"a score matrix of shape {list(shape)}; give one name per row and per column"
         )
     for name in (*queries, *candidates):
         if not name or any(character.isspace() for character in name):

@@ -1,4 +1,4 @@
-"""Models by name. Every module in this folder is imported, and registers what it defines."""
+"""Models by name; importing this package imports its modules, which register theirs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ for _module in pkgutil.iter_modules(__path__):
 def build_model(
     name: str, *, image_input: ImageInput, text_input: TextInput, **parameters: Any
 ) -> RetrievalModel:
-    """The model of that name, for what comes in, with its parameters checked.
+    """Build the model of that name for the given inputs, checking its parameters.
 
     >>> image_input, text_input = ImageInput(shape=(36, 2048)), TextInput(vocabulary_size=8481)
     >>> model = build_model("vse++", image_input=image_input, text_input=text_input, width=512)
@@ -44,20 +44,22 @@ def build_model(
     if build.reads_passages != image_input.passages:
         reads, given = ("passages", "images") if build.reads_passages else ("images", "passages")
         others = sorted(n for n in MODELS if MODELS[n].build.reads_passages != build.reads_passages)
-        raise ValueError(f"{name} reads {reads}, and there are {given}: take {' or '.join(others)}")
+        raise ValueError(
+            f"{name} reads {reads}, but the data has {given}: use {' or '.join(others)}"
+        )
     arguments = arguments_of(build.__init__, checked(name, info.known, parameters))
     built: RetrievalModel = build(image_input, text_input, **arguments)
     return built
 
 
 def models() -> tuple[ModelInfo, ...]:
-    """Every model: name, one line, the paper it is from, and its parameters with defaults."""
+    """List all models with summary, paper, and parameters with their defaults."""
     load_installed()
     return tuple(MODELS[name] for name in sorted(MODELS))
 
 
 def model_info(name: str) -> ModelInfo:
-    """What is registered under a name."""
+    """Look up the model registered under a name."""
     if name not in MODELS:
         load_installed()
     if name not in MODELS:

@@ -20,7 +20,7 @@ PREPROCESSOR = "preprocessor_config.json"
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """How a network wants its pixels: (pixel / 255 - image_mean) / image_std, `size` a side."""
+    """Normalisation and size of pixels: (pixel / 255 - image_mean) / image_std, `size` a side."""
 
     image_mean: tuple[float, ...]
     image_std: tuple[float, ...]
@@ -28,19 +28,18 @@ class Preprocessing:
 
 
 class Backbone(Pretrained):
-    """Pixels to features: [n, width], or [n, regions, width] as a `grid`.
+    """Vision network from pixels to features: [n, width], or [n, regions, width] as a `grid`.
 
     ResNet, ViT, Swin, DINOv2 ..., or the vision tower of CLIP and SigLIP, from a folder or the hub.
     A grid is the last feature map of a CNN, or the patches of a transformer without its class
-    token. One vector is what the network pools, or its class token.
+    token. A single vector is the network's pooled output, or its class token.
 
-    Inputs: uint8 pixels, which are scaled and normalised here, or floating point ones, for which
-    that has been done.
+    Inputs: uint8 pixels, which are scaled and normalised here, or normalised floating point ones.
 
     Args:
-        freeze_batch_norm: keep BatchNorm statistics when fine-tuning too, as VSE-infinity does.
-        rate: of the learning rate of the rest of the model.
-        pretrained: False builds the structure only.
+        freeze_batch_norm: keep BatchNorm statistics in fine-tuning too, as VSE-infinity does.
+        rate: learning rate relative to that of the rest of the model.
+        pretrained: False builds the network without loading weights.
     """
 
     kind = "backbone"
@@ -89,12 +88,12 @@ class Backbone(Pretrained):
         if self.preprocessing is None:
             raise ValueError(
                 f"the backbone has no {PREPROCESSOR}, so uint8 pixels cannot be normalised: "
-                "add the file, or give normalised floating point pixels"
+                "add the file, or pass normalised floating point pixels"
             )
         return (pixels.to(self.network.dtype) / 255 - self.image_mean) / self.image_std
 
     def _patches(self, hidden: Tensor, pixels: Tensor) -> Tensor:
-        """The grid; or its mean, or the class token where there is one."""
+        """Select the grid, or else the class token, or else the mean of the grid."""
         if hidden.dim() == 4:
             hidden, num_prefix = hidden.flatten(2).transpose(1, 2), 0
         else:
@@ -104,7 +103,7 @@ class Backbone(Pretrained):
         return hidden[:, 0] if num_prefix else hidden.mean(1)
 
     def _num_patches(self, pixels: Tensor) -> int:
-        """Of a transformer; whatever its tokens have beyond that are class or register tokens."""
+        """Number of a transformer's patches; any further tokens are class or register tokens."""
         height, width = pair(self.network.config.patch_size)
         return (pixels.shape[2] // height) * (pixels.shape[3] // width)
 
@@ -128,7 +127,7 @@ class Backbone(Pretrained):
 
 
 def load_preprocessing(name: str | Path) -> Preprocessing | None:
-    """What the folder or hub repository says about its pixels; None where it says nothing."""
+    """Load the preprocessing described in a folder or hub repository; None if there is none."""
     from transformers.image_processing_base import ImageProcessingMixin
 
     try:
@@ -148,17 +147,17 @@ def load_preprocessing(name: str | Path) -> Preprocessing | None:
 
 
 def pair(size: Any) -> tuple[int, int]:
-    """Height and width, from what transformers configurations write for them."""
+    """Height and width from a transformers configuration, which may give one number for both."""
     return (size, size) if isinstance(size, int) else (size[0], size[1])
 
 
 def evaluation_crop(
     backbone: Backbone, *, size: int | None = None, whole: bool = False
 ) -> CentreCrop | WholePicture:
-    """How pictures become the pixels that a backbone reads; the short side is 8/7 of the crop.
+    """Crop of pictures for a backbone in evaluation; the short side is resized to 8/7 of the crop.
 
-    `size` is a side of the pixels, the backbone's own where it is left out. `whole`: all of a
-    picture is squeezed into the square.
+    `size` is the side of the crop, by default the backbone's own. `whole` squeezes the whole
+    picture into the square instead.
     """
     size = _checked_size(backbone, size)
     return WholePicture(size=size) if whole else CentreCrop(size=size, resize=size * 8 // 7)
@@ -167,7 +166,7 @@ def evaluation_crop(
 def training_crop(
     backbone: Backbone, *, size: int | None = None, whole: bool = False
 ) -> RandomCrop | RandomPart:
-    """How pictures are cropped at random for a backbone in training."""
+    """Random crop of pictures for a backbone in training."""
     size = _checked_size(backbone, size)
     return RandomPart(size=size) if whole else RandomCrop(size=size)
 
@@ -176,7 +175,7 @@ def _checked_size(backbone: Backbone, size: int | None) -> int:
     wanted = backbone.preprocessing
     if wanted is None:
         raise ValueError(
-            "the backbone has no preprocessor_config.json: it says how large and how normalised "
-            "it wants its pixels"
+            "the backbone has no preprocessor_config.json, which defines the size and "
+            "normalisation of its pixels: add the file"
         )
     return wanted.size if size is None else size

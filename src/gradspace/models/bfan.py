@@ -1,4 +1,4 @@
-"""BFAN: cross attention in both directions that looks only at what is relevant."""
+"""BFAN: cross attention in both directions, restricted to relevant parts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gradspace.models.registry import STEP_DECAY, Share, model
 from gradspace.parameters import Positive
 
 TIE = 1e-5
-"""Weights that differ by so small a share of them are equal: it is rounding."""
+"""Relative difference up to which weights count as equal, to allow for rounding."""
 
 
 @model(
@@ -29,17 +29,17 @@ TIE = 1e-5
 class BFAN(CrossAttention):
     """Words attend to the relevant regions and regions to the relevant words; pairs are scored.
 
-    Attention as in SCAN, softmax scale 20; then part i of a context is kept where it has more of it
-    than the others, F_i = sum over t of (w_i - w_t) g_t > 0, and the weights of the kept ones are
-    divided by their sum. The confidence g_t of a part is 1 ("equal") or sqrt(w_t) ("prob"). The
-    score is the mean relevance of the words plus that of the regions, in [-2, 2].
+    Attention is as in SCAN, with softmax scale 20. Then part i of a context is kept if it gets more
+    attention than the others, F_i = sum over t of (w_i - w_t) g_t > 0, and the weights of the kept
+    parts are divided by their sum. The confidence g_t of a part is 1 ("equal") or sqrt(w_t)
+    ("prob"). The score is the mean relevance of the words plus that of the regions, in [-2, 2].
 
-    F_i > 0 is w_i > sum of w_t g_t / sum of g_t, one threshold per attending part. Where all parts
-    have the same weight, or there is only one, no F_i is positive and the published code divides
-    zero by zero; here all of them are kept. Which parts are kept is a constant of the step.
+    F_i > 0 means w_i > sum of w_t g_t / sum of g_t, one threshold per attending part. If all parts
+    have the same weight, or there is only one, no F_i is positive, and the published code divides
+    zero by zero; here all of them are kept. The choice of parts is a constant of the step.
 
-    `leak` and lengths of zero as in SCAN. The published training for MS-COCO has learning rate 5e-4
-    and 20 epochs; a decay after epoch 15 is never reached in 15.
+    `leak` and lengths of zero are treated as in SCAN. The published training for MS-COCO has
+    learning rate 5e-4 and 20 epochs; the decay after epoch 15 does not take effect in 15.
     """
 
     directions = ("text-to-image", "image-to-text")
@@ -71,7 +71,7 @@ class BFAN(CrossAttention):
         return share_out_mean(cosines, present)
 
     def _focus(self, weights: Tensor, present: Tensor | None) -> Tensor:
-        """Which parts of a context are kept; those that there are not have weight 0."""
+        """Mask of the parts of a context that are kept; absent parts have weight 0."""
         if self.confidence == "prob":
             confidences = weights.sqrt()
             threshold = (weights * confidences).sum(3) / confidences.sum(3)

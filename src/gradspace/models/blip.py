@@ -1,4 +1,4 @@
-"""BLIP for retrieval, with published weights: embeddings that propose, and a score of pairs."""
+"""BLIP for retrieval, with published weights: embeddings that propose, and a pair scorer."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from gradspace.models.pretrained import one_sentence, place_of, quietly, refuse_
 
 
 class Blip(Reranker):
-    """transformers' BlipForImageTextRetrieval from a folder (Li et al. 2022), to be evaluated.
+    """transformers' BlipForImageTextRetrieval from a folder (Li et al. 2022), for evaluation.
 
-    One text encoder reads a text alone, which is embedded, and again with cross-attention to the
-    image in every layer, which scores the pair: the log of the odds that they belong together. So
+    A single text encoder reads a text twice: alone, to embed it, and with cross-attention to the
+    image in every layer, to score the pair by the log of the odds that they belong together. So
     the parts of a text are its words before the first layer.
 
-    The published code gives the second reading another first token, which transformers does not,
-    and nor does this. Re-ranking, it adds the cosine to the score (`proposal_weight`).
+    The published code changes the first token for the second reading; transformers does not, and
+    neither does this. In re-ranking it adds the cosine to the score (`proposal_weight`).
     """
 
     name = "blip"
@@ -68,7 +68,7 @@ class Blip(Reranker):
 
 
 def is_blip(folder: Path) -> bool:
-    """Is it a folder of a BLIP that transformers has saved?"""
+    """Whether the folder holds a BLIP saved by transformers."""
     file = folder / "config.json"
     return file.is_file() and json.loads(file.read_text()).get("model_type") == "blip"
 

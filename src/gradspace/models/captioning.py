@@ -1,4 +1,4 @@
-"""A caption decoder, which makes an image encoder keep what a caption needs."""
+"""Caption decoder, which makes an image encoder retain what a caption needs."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from gradspace.models.packing import packing
 
 
 class CaptionDecoder(nn.Module):
-    """Log-likelihood of the captions given the regions: an encoder and a decoder with attention.
+    """Negative log-likelihood of captions given the regions: encoder and decoder with attention.
 
     VSRN's text generation loss (Li et al. 2019, eq. 7): -log p(word_t | words before, regions),
-    summed over the words, of which the padding after the last is one as in the published code, and
+    summed over the words, which include one padding after the last as in the published code, and
     averaged over the captions. A GRU reads the regions; another starts from its last state and
     attends to all of its states before every word (Venugopalan et al. 2015, Bahdanau et al. 2015).
     """
@@ -41,7 +41,7 @@ class CaptionDecoder(nn.Module):
             nn.init.xavier_normal_(layer.weight)
 
     def forward(self, regions: Tensor, tokens: Tensor, lengths: Tensor) -> Tensor:
-        """The loss, from [m, regions, width], tokens [m, words] and lengths [m]."""
+        """Compute the loss from [m, regions, width], tokens [m, words] and lengths [m]."""
         tokens = tokens[:, : int(lengths.max())]
         keys, last = self.reader(self.dropout(self.regions(regions)))
         states = torch.stack(self._write(keys, last[0], self.dropout(self.embedding(tokens))), 1)
@@ -51,7 +51,7 @@ class CaptionDecoder(nn.Module):
         return cross_entropy(scores, target, reduction="sum") / len(tokens)
 
     def _write(self, keys: Tensor, state: Tensor, words: Tensor) -> list[Tensor]:
-        """The state after every word, [m, width] each."""
+        """Compute the states after every word, [m, width] each."""
         of_keys, of_state = torch.split(self.attend.weight, self.width, dim=1)
         attending = linear(keys, of_keys, self.attend.bias)  # once, for all words
         states = []

@@ -1,4 +1,4 @@
-"""What a model is: images and texts in, unit vectors of one space or scores of pairs out."""
+"""Contract of a model: images and texts in, unit vectors of one space or scores of pairs out."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from gradspace.models.backbones import Backbone
 from gradspace.models.pretrained import Pretrained
 
 PAIRS_AT_ONCE = 256
-"""That are scored in one go where they come one by one."""
+"""Number of pairs scored at a time by the default `score`, which goes pair by pair."""
 
 
 @dataclass(frozen=True)
 class LearnedScale:
-    """A model's own way from cosines to logits, scale * cosine + bias, which is trained."""
+    """A model's learned map from cosines to logits, scale * cosine + bias."""
 
     scale: Tensor
     bias: Tensor | None = None
@@ -26,44 +26,44 @@ class LearnedScale:
 
 @dataclass(frozen=True, eq=False)
 class Contributions:
-    """How the scores of n pairs come about: what every word and every region adds to them.
+    """Decomposition of the scores of n pairs: what every word and every region adds to them.
 
-    Those of the words of a pair add up to its score, and so do those of its regions. None: the
-    model cannot tell.
+    The contributions of a pair's words add up to its score, and so do those of its regions. None
+    means that the model has no such decomposition.
     """
 
     scores: Tensor
-    """[n]"""
+    """Scores of the pairs, [n]."""
     words: Tensor | None = None
-    """[n, words], marks of start and end included; 0 for padding."""
+    """Contributions of the words, [n, words], including start and end marks; 0 for padding."""
     regions: Tensor | None = None
-    """[n, regions]"""
+    """Contributions of the regions, [n, regions]."""
     attention: Tensor | None = None
-    """[n, words, regions], 0 for padding: of every word to the regions, of sum 1 over them; or, in
-    a model whose words do not attend, of every region to the words."""
+    """Attention of every word to the regions, [n, words, regions], summing to 1 over them and 0 for
+    padding; in a model whose words do not attend, attention of every region to the words."""
 
 
 class RetrievalModel(nn.Module, ABC):
-    """Embeds images and texts into one space; unit vectors, so that scores are cosines.
+    """Embeds images and texts into one space as unit vectors, so that scores are cosines.
 
     Evaluation mode is deterministic, and an embedding depends on nothing else in its batch.
     """
 
     name: str
     width: int
-    """Of the embeddings."""
+    """Width of the embeddings."""
     reads_passages: ClassVar[bool] = False
-    """Are its images texts, as `gradspace.models.prepare.passages.PassageTokens` makes them?"""
+    """Whether its images are texts: tokens with their length in front."""
     masks_words: ClassVar[bool] = False
-    """Does it mask words in training? Vocabularies then have a token for them."""
+    """Whether it masks words in training; vocabularies then contain a token for them."""
 
     @abstractmethod
     def embed_images(self, images: Tensor) -> Tensor:
-        """[n, width], from [n, 3, h, w] pixels or [n, (regions,) width] features."""
+        """Embed [n, 3, h, w] pixels or [n, (regions,) width] features as [n, width]."""
 
     @abstractmethod
     def embed_texts(self, tokens: Tensor, lengths: Tensor) -> Tensor:
-        """[m, width], from int64 [m, words] padded with 0, and how many of them count, [m]."""
+        """Embed int64 tokens [m, words], padded with 0, and their lengths [m] as [m, width]."""
 
     def forward(
         self,
@@ -73,35 +73,35 @@ class RetrievalModel(nn.Module, ABC):
         image_of_text: Tensor | None = None,
         image_ids: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Both embeddings in one call, as data-parallel training needs it.
+        """Compute both embeddings in one call, as data-parallel training requires.
 
-        `image_of_text` [m] says which of the images a text describes (by default the one in its
-        place), and images with equal `image_ids` [n] are the same one (by default all differ); only
-        a model with an `extra_loss` looks at them.
+        `image_of_text` [m] is the index of the image that a text describes (by default, the text's
+        own index), and images with equal `image_ids` [n] are the same one (by default, all differ).
+        Only models with an `extra_loss` use them.
         """
         return self.embed_images(images), self.embed_texts(tokens, lengths)
 
     def extra_loss(self) -> Tensor | None:
-        """Hand over what the latest `forward` in training wants added to the loss, if anything.
+        """Return a loss to add from the latest `forward` in training, if there is one.
 
-        Each loss is handed over once: the model does not keep its graph.
+        Each loss is returned only once, so that the model does not keep its graph.
         """
         return None
 
     def explain(self, images: Tensor, tokens: Tensor, lengths: Tensor) -> Contributions | None:
-        """Which words and regions the score of image i with text i is made of, if that is exact.
+        """Decompose the score of image i with text i by words and regions, if that is exact.
 
-        Takes what `embed_images` and `embed_texts` take, as many images as texts. It is the
-        evaluation's score that is explained: call it in evaluation mode.
+        Takes what `embed_images` and `embed_texts` take, with as many images as texts. Call it in
+        evaluation mode, whose scores it explains.
         """
         return None
 
     def learned_scale(self) -> LearnedScale | None:
-        """What takes the place of an objective's temperature, where the model learns one."""
+        """Return the scale that replaces an objective's temperature, if the model learns one."""
         return None
 
     def fine_tune_backbone(self, enabled: bool) -> None:
-        """Train the image backbone or freeze it, where the model has one.
+        """Train or freeze the image backbone, if the model has one.
 
         Make the optimiser while the backbone is trainable: `parameter_groups` leaves frozen
         parameters out, and optimisers skip parameters that get no gradient.
@@ -111,7 +111,7 @@ class RetrievalModel(nn.Module, ABC):
                 part.fine_tune(enabled)
 
     def parameter_groups(self, learning_rate: float) -> list[dict[str, Any]]:
-        """Every trainable parameter once, pretrained parts at their own learning rates."""
+        """Group all trainable parameters, giving pretrained parts their own learning rates."""
         parts = [part for part in self.modules() if isinstance(part, Pretrained)]
         part_of = {parameter: part for part in parts for parameter in part.parameters()}
         groups: dict[str, dict[str, Any]] = {}
@@ -128,33 +128,33 @@ class RetrievalModel(nn.Module, ABC):
 class Reranker(RetrievalModel):
     """Scores pairs from the parts of an image and the parts of a text.
 
-    The parts depend on their own side alone, so that they are computed once for every image and
-    every text, and only the score for every pair. A score depends on nothing but its pair: not on
-    the batch, and not on the padding. Where the model also embeds, its embeddings propose
-    candidates, and its scores put them in order.
+    The parts depend on their own side alone, so they are computed once for every image and every
+    text, and only the score for every pair. A score depends on nothing but its pair: neither on the
+    batch nor on the padding. If the model also embeds, its embeddings propose candidates, which its
+    scores then re-rank.
     """
 
     @property
     def proposal_weight(self) -> float:
-        """What the embeddings' score of a pair counts beside its own, where it re-ranks."""
+        """Weight of the embeddings' score that is added to a pair's own score in re-ranking."""
         return 0.0
 
     @abstractmethod
     def parts_of_images(self, images: Tensor) -> Tensor:
-        """[n, regions, width], from what `embed_images` takes."""
+        """Compute parts, [n, regions, width], from the input of `embed_images`."""
 
     @abstractmethod
     def parts_of_texts(self, tokens: Tensor, lengths: Tensor) -> Tensor:
-        """[m, words, width], from what `embed_texts` takes; zeros after the last word."""
+        """Compute parts, [m, words, width], 0 after the last word, from `embed_texts`'s input."""
 
     @abstractmethod
     def score_pairs(self, images: Tensor, texts: Tensor, lengths: Tensor) -> Tensor:
-        """[p], at least float32: of image i with text i, given their parts and lengths [p]."""
+        """Score image i with text i, given parts and lengths [p]: [p], in at least float32."""
 
     def score(self, images: Tensor, texts: Tensor, lengths: Tensor) -> Tensor:
-        """[n, m], at least float32: of every image with every text, given their parts.
+        """Score every image with every text, given their parts: [n, m], in at least float32.
 
-        One that can share work between the pairs of a block says how; this goes pair by pair.
+        This goes pair by pair; models that can share work between pairs override it.
         """
         pair = torch.arange(len(images) * len(texts))
         scores = [
@@ -167,7 +167,7 @@ class Reranker(RetrievalModel):
 
 
 class PairScorer(Reranker):
-    """Scores pairs and has no embeddings; `forward` hands over the parts of both sides."""
+    """Scores pairs and has no embeddings; `forward` returns the parts of both sides."""
 
     def forward(
         self,
@@ -177,7 +177,7 @@ class PairScorer(Reranker):
         image_of_text: Tensor | None = None,
         image_ids: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """The parts of both sides in one call."""
+        """Compute the parts of both sides in one call."""
         return self.parts_of_images(images), self.parts_of_texts(tokens, lengths)
 
     def embed_images(self, images: Tensor) -> Tensor:
@@ -188,20 +188,23 @@ class PairScorer(Reranker):
 
     @property
     def _no_embeddings(self) -> str:
-        return f"{self.name} scores pairs and has no embeddings: use a model that embeds, as vse++"
+        return (
+            f"{self.name} scores pairs and has no embeddings: use a model that embeds, such as "
+            "vse++"
+        )
 
 
 def unit(vectors: Tensor) -> Tensor:
-    """Length 1 along the last dimension, in float32 or better."""
+    """Scale vectors to length 1 along the last dimension, in at least float32."""
     if vectors.dtype in (torch.bfloat16, torch.float16):
         vectors = vectors.float()
     return nn.functional.normalize(vectors, dim=-1)
 
 
 def cosine_contributions(images: Tensor, texts: Tensor) -> Contributions | None:
-    """Of cosines between sums: u . v / |v| is a sum over the summands of v, and over those of u.
+    """Decompose cosines of sums: u . v / |u||v| is a sum over u's summands, and over v's.
 
-    Each side is [n, summands, width], or [n, width] where it is no sum; None where neither is one.
+    Each side is [n, summands, width], or [n, width] if it is not a sum; returns None if neither is.
     """
     if images.dim() == texts.dim() == 2:
         return None
@@ -211,7 +214,7 @@ def cosine_contributions(images: Tensor, texts: Tensor) -> Contributions | None:
 
 
 def _along(summands: Tensor, other: Tensor) -> Tensor | None:
-    """[n, summands]: what each adds to the cosine of their sum with a unit vector [n, width]."""
+    """Share out the cosine of a sum with a unit vector [n, width] to its summands."""
     if summands.dim() == 2:
         return None
     length: Tensor = summands.sum(1).norm(dim=1, keepdim=True).clamp(min=1e-12)
@@ -219,7 +222,7 @@ def _along(summands: Tensor, other: Tensor) -> Tensor | None:
 
 
 def xavier_linear(width_in: int, width_out: int) -> nn.Linear:
-    """A fully connected layer, Xavier-uniform weights and no bias at first (all papers)."""
+    """Create a linear layer with Xavier-uniform weights and zero bias, as in all the papers."""
     layer = nn.Linear(width_in, width_out)
     nn.init.xavier_uniform_(layer.weight)
     nn.init.zeros_(layer.bias)

@@ -1,15 +1,15 @@
-"""Cross attention between regions and words: what SCAN and BFAN share, in blocks of pairs.
+"""Cross attention between regions and words, as SCAN and BFAN share it, in blocks of pairs.
 
-Every part of a query (a word, say) attends to the parts of a context (the regions of an image), and
-is compared with the vector a that it has attended to:
+Every part of a query (such as a word) attends to the parts of a context (such as an image's
+regions), and is compared with the attended vector a:
 
     attention weights w_k of the parts c_k of the context, a = sum over k of w_k c_k
     relevance of part q = cos(q, a)
 
-Parts are unit vectors, so that no vector a is ever built: with the cosines s_k = q . c_k and the
-cosines G of the context's parts among each other, q . a = sum of w_k s_k and |a|^2 = w G w. A block
-of pairs is one matrix product and some work on its similarities; the width of the parts is in no
-other step.
+Parts are unit vectors, so no vector a is ever built: with the cosines s_k = q . c_k and the cosines
+G of the context's parts among each other, q . a = sum of w_k s_k and |a|^2 = w G w. A block of
+pairs takes one matrix product and some work on its similarities; no other step involves the width
+of the parts.
 """
 
 from __future__ import annotations
@@ -29,39 +29,38 @@ from gradspace.models.inputs import ImageInput, TextInput
 from gradspace.models.pooling import length_mask
 
 Direction = Literal["text-to-image", "image-to-text"]
-"""Who attends: the words to the regions, or the regions to the words."""
+"""Direction of attention: from the words to the regions, or from the regions to the words."""
 
 TILE_BYTES = {"cpu": 8 << 20, "cuda": 256 << 20}
-"""Of the similarities of a tile: those of a CPU stay near its cache."""
+"""Bytes of a tile's similarities; on a CPU they stay near its cache."""
 IMAGES_AT_ONCE = 256
 KEPT_BYTES = 2 << 30
-"""Of activations up to which a backward pass finds them in memory; beyond, tiles are computed
-again."""
+"""Bytes of activations up to which they are kept for backward; beyond, tiles are recomputed."""
 COPIES = 12
-"""Of the similarities that are kept for a backward pass, in each direction."""
+"""Copies of the similarities that are kept for backward, in each direction."""
 SMALLEST = 1e-24
-"""Square of a length, in place of zero."""
+"""Squared length that replaces zero."""
 
 
 class AttentionSide(NamedTuple):
-    """What one side of pairs attends with."""
+    """Inputs of the attention from one side of pairs to the other."""
 
     direction: Direction
     similarities: Tensor
     """[queries, parts, contexts, parts of a context]"""
     context: Tensor
-    """The parts of the contexts."""
+    """Parts of the contexts."""
     attending: Tensor | None
-    """Which parts of the queries there are; None: all."""
+    """Mask of the queries' parts that exist; None for all."""
     attended: Tensor | None
-    """Which parts of the contexts there are."""
+    """Mask of the contexts' parts that exist; None for all."""
 
 
 class CrossAttention(PairScorer):
     """Regions through one layer, words through a bi-directional GRU whose directions are averaged.
 
-    A model says which `directions` it attends in, the attention `weights` of a part, how it pools
-    the relevance of the parts of a query, and how the pooled score is shared out; the scores of the
+    A model defines the `directions` it attends in, the attention `weights` of a part, how to `pool`
+    the relevance of a query's parts, and how to `share_out` the pooled score. The scores of the
     directions are added.
     """
 
@@ -76,25 +75,25 @@ class CrossAttention(PairScorer):
 
     @abstractmethod
     def weights(self, similarities: Tensor, present: Tensor | None) -> Tensor:
-        """Attention weights [queries, parts, contexts, parts of a context], of sum 1 over the last.
+        """Compute weights [queries, parts, contexts, parts of a context], of sum 1 over the last.
 
-        `present` [contexts, parts of a context] says which of them there are; None: all.
+        `present` [contexts, parts of a context] masks the parts that exist; None means all.
         """
 
     @abstractmethod
     def pool(self, relevance: Tensor, present: Tensor | None) -> Tensor:
-        """[queries, contexts], from the relevance of every part, [queries, parts, contexts].
+        """Pool the relevance of every part, [queries, parts, contexts], to [queries, contexts].
 
-        `present` says which parts there are, None: all; it has the same shape, or a 1 in it.
+        `present` masks the parts that exist, None meaning all; it broadcasts to the relevance.
         """
 
     @abstractmethod
     def share_out(self, cosines: Tensor, weights: Tensor, present: Tensor | None) -> Tensor:
-        """What every part of a query adds to the pooled score by every part of a context.
+        """Decompose the pooled score by parts of the query and parts of the context.
 
         `cosines` [queries, parts, contexts, parts of a context] add up to the relevance over the
-        last; what this returns, of the same shape, adds up to the score over both. `weights` are
-        the attention's, `present` as in `pool`.
+        last dimension; the result, of the same shape, adds up to the score over both kinds of
+        parts. `weights` are those of the attention; `present` is as in `pool`.
         """
 
     def parts_of_images(self, images: Tensor) -> Tensor:
@@ -105,9 +104,9 @@ class CrossAttention(PairScorer):
         return unit(self.texts(tokens, lengths)).masked_fill(~present[..., None], 0)
 
     def score(self, images: Tensor, texts: Tensor, lengths: Tensor) -> Tensor:
-        """Tile by tile; captions of similar lengths share a tile, of as many words as they have.
+        """Score every image with every text in tiles of captions of similar lengths.
 
-        Where the activations of all tiles together are large, a backward pass computes them again.
+        If the activations of all tiles together are too large to keep, backward recomputes them.
         """
         lengths = lengths.cpu()
         order = lengths.argsort(stable=True)
@@ -134,16 +133,16 @@ class CrossAttention(PairScorer):
             return total
 
     def explain(self, images: Tensor, tokens: Tensor, lengths: Tensor) -> Contributions:
-        """The attention, and both sides' parts of the score that it leads to.
+        """Return the attention and the resulting contributions of both sides to the score.
 
-        The relevance of a part is a sum over what it attends to, sum over k of w_k s_k / |a|. Where
+        The relevance of a part is a sum over what it attends to, sum over k of w_k s_k / |a|. If
         both sides attend, the attention is that of the words.
         """
         regions, words = self(images, tokens, lengths)
         return self.explain_parts(regions, words, lengths)
 
     def explain_parts(self, images: Tensor, texts: Tensor, lengths: Tensor) -> Contributions:
-        """As `explain`, from what `score_pairs` takes."""
+        """Explain scores from the input of `score_pairs`; see `explain`."""
         shared = images.new_zeros(len(images), texts.shape[1], images.shape[1])
         attention = {}
         for side in self._sides(images, texts, lengths):
@@ -163,7 +162,7 @@ class CrossAttention(PairScorer):
         )
 
     def _sides(self, images: Tensor, texts: Tensor, lengths: Tensor) -> Iterator[AttentionSide]:
-        """Of pairs by position, who attends: one query with as many contexts."""
+        """Yield the attending sides of pairs by position, as one query with a context per pair."""
         present = length_mask(lengths.to(texts.device), texts.shape[1])
         similarities = texts @ images.transpose(1, 2)
         if "text-to-image" in self.directions:
@@ -182,7 +181,7 @@ class CrossAttention(PairScorer):
         tile: Tensor,
         again: bool,
     ) -> Tensor:
-        """[images, texts of the tile]."""
+        """Score all images with the texts of a tile, [images, texts of the tile]."""
         longest = int(lengths[tile].max())
         present = length_mask(lengths[tile].to(texts.device), longest)
         words = texts[tile.to(texts.device), :longest]
@@ -200,7 +199,7 @@ class CrossAttention(PairScorer):
         return scores
 
     def _block(self, images: Tensor, among: Tensor, texts: Tensor, present: Tensor) -> Tensor:
-        """All pairs at once: the similarities are [texts, words, images, regions]."""
+        """Score all pairs at once; the similarities are [texts, words, images, regions]."""
         shape = (*texts.shape[:2], *images.shape[:2])
         similarities = (texts.flatten(0, 1) @ images.flatten(0, 1).t()).view(shape)
         total = images.new_zeros(len(images), len(texts))
@@ -213,7 +212,10 @@ class CrossAttention(PairScorer):
         return total
 
     def _relevance(self, similarities: Tensor, among: Tensor, present: Tensor | None) -> Tensor:
-        """cos(part, what it attends to), [queries, parts, contexts]; `among` is of the contexts."""
+        """Cosines of parts and what they attend to, [queries, parts, contexts].
+
+        `among` holds the cosines of the contexts' parts.
+        """
         weights = self.weights(similarities, present)
         return (weights * similarities).sum(3) * _per_length(weights, among)
 
@@ -221,10 +223,10 @@ class CrossAttention(PairScorer):
 def clipped_attention(
     similarities: Tensor, present: Tensor | None, *, scale: float, leak: float
 ) -> Tensor:
-    """softmax of scale * s / |s| over the parts of a context, where negative s count little.
+    """Softmax of scale * s / |s| over the parts of a context, after damping negative s.
 
-    Negative similarities are multiplied by `leak`; the length |s| is over the parts of the query,
-    for every part of the context (SCAN eq. 2).
+    Negative similarities are multiplied by `leak`; the length |s| is taken over the parts of the
+    query, for every part of the context (SCAN eq. 2).
     """
     clipped = nn.functional.leaky_relu(similarities, leak)
     lengths = clipped.square().sum(1, keepdim=True).clamp(min=SMALLEST)
@@ -235,33 +237,33 @@ def clipped_attention(
 
 
 def mean_relevance(relevance: Tensor, present: Tensor | None) -> Tensor:
-    """[queries, contexts]: the mean over the parts that there are."""
+    """Average over the existing parts, [queries, contexts]."""
     if present is None:
         return relevance.mean(1)
     return relevance.where(present, 0).sum(1) / present.sum(1)
 
 
 def share_out_mean(cosines: Tensor, present: Tensor | None) -> Tensor:
-    """What `mean_relevance` is the sum of."""
+    """Summands of `mean_relevance`."""
     if present is None:
         return cosines / cosines.shape[1]
     return cosines.where(present[..., None], 0) / present.sum(1, keepdim=True)[..., None]
 
 
 def _per_length(weights: Tensor, among: Tensor) -> Tensor:
-    """1 / |a| of what is attended to, [queries, parts, contexts]."""
+    """Inverse lengths 1 / |a| of the attended vectors, [queries, parts, contexts]."""
     by_context = weights.flatten(0, 1).transpose(0, 1)
     squares = ((by_context @ among) * by_context).sum(2).t().view(weights.shape[:3])
     return squares.clamp(min=SMALLEST).rsqrt()
 
 
 def _among(parts: Tensor) -> Tensor:
-    """Cosines of the parts of a thing among each other, [things, parts, parts]."""
+    """Cosines among the parts of each item, [items, parts, parts]."""
     return parts @ parts.transpose(1, 2)
 
 
 def _caption_tiles(order: Tensor, lengths: Tensor, num_words: int) -> list[Tensor]:
-    """Captions in the order of their lengths, in tiles of about so many words, at least one."""
+    """Split captions, ordered by length, into tiles of about `num_words` words."""
     ends = lengths[order].cumsum(0)
     sizes = torch.bincount((ends - 1) // max(num_words, 1))
     return list(torch.split(order, sizes[sizes > 0].tolist()))

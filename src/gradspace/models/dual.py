@@ -1,4 +1,4 @@
-"""Dual encoders that were pretrained on both sides: CLIP, SigLIP and their relatives."""
+"""Pretrained dual encoders: CLIP, SigLIP and their relatives."""
 
 from __future__ import annotations
 
@@ -38,17 +38,18 @@ from gradspace.parameters import Flag, NonNegative
 class DualEncoder(RetrievalModel):
     """CLIP, SigLIP, ALIGN ... from a folder or the hub: as it is, or fine-tuned.
 
-    Both inputs name the same network; the text input says whether it is trained. Images and texts
-    are its projected features, with length 1. The defaults of the training are common ones for
+    Both inputs name the same network; the text input tells whether it is trained. Images and texts
+    are its projected features, scaled to length 1. The training defaults are common ones for
     fine-tuning; the publications train from scratch.
 
     Args:
-        train: "all"; "last-2", the last two layers of both towers and what comes after them;
+        train: "all"; "last-2", the last two layers of both towers and everything after them;
             "projection", the layers into the common space; "lora", adapters beside frozen weights.
-        image_rate, text_rate, projection_rate: of the learning rate; 0 freezes the part.
-        learn_temperature: train the network's own scale (and bias) of scores, in place of what
-            nt-xent and siglip are given. Otherwise they stay as they are.
-        lora_rank, lora_alpha: adapters are W + alpha / rank * B A.
+        image_rate, text_rate, projection_rate: learning rates relative to that of the training; 0
+            freezes the part.
+        learn_temperature: train the network's own scale (and bias) of scores, replacing those of
+            nt-xent and siglip. Otherwise they are not trained.
+        lora_rank, lora_alpha: rank and alpha of the adapters, W + alpha / rank * B A.
     """
 
     def __init__(
@@ -66,7 +67,9 @@ class DualEncoder(RetrievalModel):
     ) -> None:
         super().__init__()
         if image_input.backbone is None or image_input.backbone != text_input.encoder:
-            raise ValueError(f"{self.name} is one network for images and texts: model.pretrained")
+            raise ValueError(
+                f"{self.name} is one network for images and texts: set model.pretrained"
+            )
         self.dual = DualNetwork(image_input.backbone, pretrained=image_input.pretrained)
         self.width = self.dual.width
         self.learn_temperature = learn_temperature
@@ -99,7 +102,7 @@ class DualEncoder(RetrievalModel):
         return LearnedScale(scale, None if bias is None else bias.squeeze())
 
     def parameter_groups(self, learning_rate: float) -> list[dict[str, Any]]:
-        """Both towers, projections and the temperature, each at its own learning rate."""
+        """Group both towers, projections and temperature, each with its own learning rate."""
         groups: dict[Part, dict[str, Any]] = {}
         for name, parameter in self.dual.network.named_parameters():
             if parameter.requires_grad:
@@ -112,7 +115,7 @@ class DualEncoder(RetrievalModel):
         return list(groups.values())
 
     def save_pretrained(self, folder: Path) -> None:
-        """Write what transformers loads: the network, adapters merged, and its image processor."""
+        """Save the network for transformers, with adapters merged, and its image processor."""
         from transformers import AutoModel
 
         network = AutoModel.from_config(self.dual.network.config, dtype=torch.float32)
@@ -126,10 +129,12 @@ class DualEncoder(RetrievalModel):
         self.dual.train_only(lambda name: in_scope(name) and self.rates[part_of(name)] > 0)
         self._train_temperature()
         if not any(parameter.requires_grad for parameter in self.parameters()):
-            raise ValueError(f"nothing is left to train: train is {train!r}, and rates are 0")
+            raise ValueError(
+                f"nothing is left to train with train={train!r}: set a rate that is not 0"
+            )
 
     def _scope(self, train: str) -> Callable[[str], bool]:
-        """Which parameters the recipe asks to train, by their names."""
+        """Selector, by name, of the parameters that the recipe asks to train."""
         last = re.fullmatch(r"last-([1-9]\d*)", train)
         if last:
             return self.dual.last_layers(int(last[1]))
@@ -140,13 +145,13 @@ class DualEncoder(RetrievalModel):
         }
         if train not in scopes:
             raise ValueError(
-                f"train of {self.name} is all, projection, lora, or last-N such as last-2, "
+                f"train of {self.name} must be all, projection, lora, or last-N such as last-2, "
                 f"got {train!r}"
             )
         return scopes[train]
 
     def _train_temperature(self) -> None:
-        """The embeddings do not depend on it, so that it is not among what `train` chooses."""
+        """Train or freeze the temperature, which `train` skips as no embedding depends on it."""
         for name, parameter in self.dual.network.named_parameters():
             if part_of(name) == "temperature":
                 parameter.requires_grad_(self.learn_temperature and self.rates["temperature"] > 0)

@@ -1,4 +1,4 @@
-"""A transformers dual encoder inside a model: both towers, their inputs, what of it is trained."""
+"""A transformers dual encoder inside a model: both towers, their inputs, and partial training."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TOWERS = {"image": "vision_model", "text": "text_model"}
 class DualNetwork(Pretrained):
     """CLIP, SigLIP, ALIGN ... from a folder or the hub: projected features of images and texts.
 
-    What is not trained is in evaluation mode, module by module.
+    Modules that are not trained stay in evaluation mode.
     """
 
     kind = "pretrained"
@@ -35,12 +35,12 @@ class DualNetwork(Pretrained):
         self.width = embedding_width(self.network.config)
 
     def images(self, pixels: Tensor) -> Tensor:
-        """[n, width], from what the image processor makes."""
+        """Compute image features, [n, width], from the output of the image processor."""
         if tuple(pixels.shape[1:]) != self.processor.shape:
             expected = ["images", *self.processor.shape]
             raise ValueError(f"expected pixels of shape {expected}, got {list(pixels.shape)}")
         if not pixels.is_floating_point():
-            raise ValueError(f"expected pixels that are normalised, got {pixels.dtype}")
+            raise ValueError(f"expected normalised floating point pixels, got {pixels.dtype}")
         pixels = pixels.to(self.network.dtype)
         if pixels.dim() == 4:
             return _pooled(self.network.get_image_features(pixel_values=pixels))
@@ -53,20 +53,20 @@ class DualNetwork(Pretrained):
         )
 
     def texts(self, tokens: Tensor, lengths: Tensor) -> Tensor:
-        """[m, width], from tokens [m, words] and how many of them count, [m]."""
+        """Compute text features, [m, width], from tokens [m, words] and their lengths [m]."""
         if not self.fixed_captions:
             mask = length_mask(lengths.to(tokens.device), tokens.shape[1]).long()
             return _pooled(self.network.get_text_features(input_ids=tokens, attention_mask=mask))
         length = int(lengths.max())
         if (lengths != length).any():
             raise ValueError(
-                f"captions of {int(lengths.min())} to {length} tokens: this network reads captions "
-                "that are all padded to the same length, as `dual_tokenizer` does"
+                f"captions have {int(lengths.min())} to {length} tokens, but this network needs "
+                "all captions padded to the same length, as `dual_tokenizer` does"
             )
         return _pooled(self.network.get_text_features(input_ids=tokens[:, :length]))
 
     def forward(self, pixels: Tensor, tokens: Tensor, lengths: Tensor) -> Tensor:
-        """Images and texts in one [n + m, width]."""
+        """Compute image and text features in one tensor, [n + m, width]."""
         return torch.cat([self.images(pixels), self.texts(tokens, lengths)])
 
     def example(self) -> tuple[Tensor, ...]:
@@ -77,14 +77,14 @@ class DualNetwork(Pretrained):
         return pixels, torch.zeros(1, 2, dtype=torch.long, device=device), torch.tensor([2])
 
     def train_only(self, chosen: Callable[[str], bool]) -> None:
-        """Train the parameters with these names, of those that the output depends on."""
+        """Train only the parameters with chosen names, among those that the output depends on."""
         self.fine_tune(True)
         for name, parameter in self.network.named_parameters():
             parameter.requires_grad_(parameter.requires_grad and chosen(name))
         self.train(self.training)
 
     def last_layers(self, count: int) -> Callable[[str], bool]:
-        """Whether a parameter is in the last layers of its tower, or comes after them."""
+        """Select the parameters in the last layers of each tower, and those after them."""
         chosen: set[str] = set()
         for side, tower in TOWERS.items():
             chosen |= _after(self.network.get_submodule(tower), tower, side, count)
@@ -100,7 +100,7 @@ class DualNetwork(Pretrained):
         self.processor.save(folder)
 
     def _check_size(self, name: str | Path) -> None:
-        """What the image processor makes has to fit the table of positions."""
+        """Check that the image processor's output fits the network's table of positions."""
         vision, shape = self.network.config.vision_config, self.processor.shape
         patch = getattr(vision, "patch_size", None)
         if patch is None:
@@ -110,31 +110,31 @@ class DualNetwork(Pretrained):
         wanted = (3, *pair(vision.image_size)) if len(shape) == 3 else patches
         if shape != wanted:
             raise ValueError(
-                f"{name}: preprocessor_config.json makes pictures of shape {list(shape)}, and the "
+                f"{name}: preprocessor_config.json makes pictures of shape {list(shape)}, but the "
                 f"network takes {list(wanted)}"
             )
 
 
 def dual_tokenizer(name: str | Path, config_from: str | Path | None = None) -> Tokenizer:
-    """The tokenizer of a dual encoder, which cuts and pads captions as its text tower needs it."""
+    """Load a dual encoder's tokenizer, which truncates and pads captions for its text tower."""
     config = load_config(config_from or name, "both")
     fixed = family_of(config, name).fixed_captions
     return Tokenizer(name, longest=longest_caption(config), fixed=fixed)
 
 
 def _pooled(output: Any) -> Tensor:
-    """transformers before version 5 gives the tensor itself."""
+    """Pooled features of an output, which is the tensor itself in transformers before version 5."""
     pooled: Tensor = output if isinstance(output, Tensor) else output.pooler_output
     return pooled
 
 
 def _after(tower: nn.Module, prefix: str, side: str, count: int) -> set[str]:
-    """Names of a tower's parameters from its `count`-last layer on, in the order of the network."""
+    """List a tower's parameters in its last `count` layers and after them, in network order."""
     lists = [(n, m) for n, m in tower.named_modules() if isinstance(m, nn.ModuleList)]
     name, layers = max(lists, key=lambda item: (len(item[1]), -item[0].count(".")))
     if count > len(layers):
         raise ValueError(
-            f"train of dual is last-{count}, and the {side} tower has {len(layers)} layers: use all"
+            f"train of dual is last-{count}, but the {side} tower has {len(layers)} layers: use all"
         )
     first = f"{name}.{len(layers) - count}."
     names = [n for n, _ in tower.named_parameters()]
@@ -143,7 +143,7 @@ def _after(tower: nn.Module, prefix: str, side: str, count: int) -> set[str]:
 
 
 def _set_mode(module: nn.Module, mode: bool) -> None:
-    """Training mode where something is trained; a part without parameters follows its owner."""
+    """Put modules with trained parameters in training mode; those without any follow `mode`."""
     parameters = list(module.parameters())
     module.training = mode and (not parameters or any(p.requires_grad for p in parameters))
     for child in module.children():

@@ -1,4 +1,4 @@
-"""How a model encodes images and words: the parameters that models share, and what they build."""
+"""Parameters that models share for encoding images and words, and the encoders they build."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ class TextEncoders:
     """Parameters of a model that reads texts only."""
 
     width: Count = 1024
-    """Of the embeddings."""
+    """Width of the embeddings."""
     word_width: Count = 300
-    """Of a GRU's word embeddings."""
+    """Width of a GRU's word embeddings."""
     dropout: Share = 0.0
-    """Of a GRU's word embeddings."""
+    """Dropout of a GRU's word embeddings."""
     text_rate: Positive = 0.1
-    """Of the learning rate, for a transformers text encoder."""
+    """Learning rate of a transformers text encoder, relative to that of the model."""
 
     def texts(
         self, given: TextInput, *, bidirectional: bool = False
     ) -> GRUEncoder | TransformerEncoder:
-        """The encoder of a text input, [m, words, width]; `bidirectional` is for a GRU."""
+        """Build the encoder of a text input to [m, words, width]; a GRU may be `bidirectional`."""
         if given.vocabulary_size is None:
             return TransformerEncoder(given, self.width, rate=self.text_rate)
         return GRUEncoder(
@@ -43,19 +43,19 @@ class TextEncoders:
 class Encoders(TextEncoders):
     """Parameters of a model that reads images and texts.
 
-    A model takes them as one argument, whose default says where it differs from these; in a recipe
+    A model takes them as one argument, whose default holds the model's own defaults; in a recipe
     each is a key of the model.
     """
 
     backbone_rate: Positive = 0.01
-    """Of the learning rate, for an image backbone."""
+    """Learning rate of an image backbone, relative to that of the model."""
     freeze_batch_norm: Flag = True
-    """Keep the backbone's BatchNorm statistics when it is fine-tuned too, as VSE-infinity does."""
+    """Whether to keep the backbone's BatchNorm statistics in fine-tuning, as in VSE-infinity."""
 
     def images(
         self, given: ImageInput, owner: str, *, regions: bool
     ) -> PrecomputedFeatures | Backbone:
-        """What turns images into features, [n, regions, width] where the owner needs regions."""
+        """Build the module from images to features, [n, regions, width] if `regions` are needed."""
         if given.shape is not None:
             if regions and len(given.shape) == 1:
                 raise ValueError(

@@ -1,4 +1,4 @@
-"""Pretrained dual encoders that `dual` wraps, and where they differ from each other."""
+"""Families of pretrained dual encoders that `dual` wraps, and their differences."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ TEMPERATURES = ("logit_scale", "logit_bias", "temperature")
 
 @dataclass(frozen=True)
 class Family:
-    """One `model_type` of transformers."""
+    """Properties of one `model_type` of transformers."""
 
     fixed_captions: bool = False
-    """Every caption is padded to one length, and the padding is read like any other token."""
+    """Whether captions are padded to a fixed length, with padding that is read like any token."""
     unused_positions: int = 0
-    """Rows at the start of the text tower's table of positions that no token has."""
+    """Number of unused rows at the start of the text tower's table of positions."""
 
 
 FAMILIES = {
@@ -34,31 +34,31 @@ FAMILIES = {
 
 
 def family_of(config: Any, name: str | Path) -> Family:
-    """The family of a transformers configuration; a ValueError where it is another model."""
+    """Find the family of a transformers configuration; reject other models."""
     if config.model_type not in FAMILIES:
         raise ValueError(
             f"{name} is a model of type {config.model_type}, not a dual encoder of images and "
-            f"texts; these can be used: {', '.join(FAMILIES)}"
+            f"texts; use one of {', '.join(FAMILIES)}"
         )
     return FAMILIES[config.model_type]
 
 
 def embedding_width(config: Any) -> int:
-    """Dimensions of the common space."""
+    """Width of the common space."""
     width = getattr(config, "projection_dim", None) or config.text_config.projection_size
     return int(width)
 
 
 def longest_caption(config: Any) -> int:
-    """Tokens for which the text tower has positions."""
+    """Number of tokens for which the text tower has positions."""
     unused = FAMILIES[config.model_type].unused_positions
     return int(config.text_config.max_position_embeddings) - unused
 
 
 def part_of(parameter: str) -> Part:
-    """The part of a network that a parameter belongs to, by its name.
+    """Find the part of a network that a parameter belongs to, by its name.
 
-    SigLIP projects inside its towers: their heads.
+    SigLIP's projections are the heads of its towers.
     """
     if parameter in TEMPERATURES:
         return "temperature"

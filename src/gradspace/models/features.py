@@ -1,4 +1,4 @@
-"""Features of a whole dataset, computed once by a backbone; interrupted, it goes on."""
+"""Extraction of a whole dataset's features with a backbone, once and resumably."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def extract_features(
     whole: bool = False,
     progress: Progress | None = None,
 ) -> tuple[int, ...]:
-    """Write the features of every split as float16; the shape of one image's.
+    """Write the features of every split as float16, and return the shape of one image's.
 
     `size` and `whole` are those of `evaluation_crop`.
     """

@@ -1,4 +1,4 @@
-"""Fusion (ALBEF, X-VLM): two encoders that embed, and layers that look at a pair together."""
+"""Fusion (ALBEF, X-VLM): two encoders that embed, and layers that read a pair jointly."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from gradspace.models.xvlm import load_published
 from gradspace.parameters import Flag, NonNegative, Positive
 
 SMALL_LAYERS = 2
-"""Of a fusion over a GRU."""
+"""Number of layers of a fusion over a GRU."""
 TEMPERATURES = (0.001, 0.5)
-"""Between which a learned one stays, as published."""
+"""Limits of a learned temperature, as published."""
 
 
 @model(
@@ -40,20 +40,20 @@ TEMPERATURES = (0.001, 0.5)
 class Fusion(Reranker):
     """An image and a text encoder with embeddings, and cross-attention that scores pairs.
 
-    Regions or the grid of a backbone, with their mean in front: the mean is embedded, all of them
-    are attended to. BERT's lower layers read the text, its class token is embedded, and its upper
-    layers, with cross-attention to the image, are the fusion (`num_fusion_layers`, by default half
-    of them). Without a text encoder a GRU reads the words, its last state is embedded, and two new
-    layers are the fusion. The fusion's first word says whether the pair belongs together: its score
-    is the log of the odds, and `extra_loss` is `itm_weight` times the loss of these, on pairs that
-    are drawn by the embeddings' scores divided by `temperature`.
+    An image is its regions, or a backbone's grid, preceded by their mean: the mean is embedded, and
+    all of them are attended to. BERT's lower layers read the text, its class token is embedded, and
+    its upper layers (`num_fusion_layers`, by default half of all) become the fusion, with
+    cross-attention to the image. Without a text encoder a GRU reads the words, its last state is
+    embedded, and two new layers are the fusion. The fusion's first word decides whether the pair
+    belongs together: the score is the log of the odds, and `extra_loss` is `itm_weight` times their
+    loss, on pairs sampled by the embeddings' scores divided by `temperature`.
 
-    The objective of the recipe is the contrastive loss of the papers (ITC). There is no momentum
-    encoder; past embeddings as further negatives are `objective.memory`. The published code learns
-    its temperature (`learn_temperature`, with nt-xent), doubles the learning rate of the head on
-    pairs where it is new (`head_rate`), and adds 1e-5 to the probabilities of the draw. Re-ranking,
-    it goes by the second of a pair's two scores alone; here it is the second less the first, and
-    the embeddings' score counts too (`proposal_weight`).
+    The recipe's objective is the contrastive loss of the papers (ITC). There is no momentum
+    encoder; `objective.memory` adds past embeddings as further negatives. The published code learns
+    its temperature (`learn_temperature`, with nt-xent), doubles the learning rate of a new head on
+    pairs (`head_rate`), and adds 1e-5 to the sampling probabilities. In re-ranking it uses only the
+    second of a pair's two scores; here it is the second minus the first, and the embeddings' score
+    is added (`proposal_weight`).
 
     `weights` is a safetensors file of published X-VLM weights, see `gradspace.models.xvlm`.
     """
@@ -98,10 +98,10 @@ class Fusion(Reranker):
             self._take(Path(weights), image_input, text_input)
 
     def _take(self, weights: Path, image_input: ImageInput, text_input: TextInput) -> None:
-        """Published weights, but not when a checkpoint will bring others."""
+        """Load published weights, unless a checkpoint will provide others."""
         if image_input.backbone is None or text_input.encoder is None:
             raise ValueError(
-                "weights is for a Swin as model.backbone and a BERT as model.text_encoder"
+                "weights needs a Swin as model.backbone and a BERT as model.text_encoder"
             )
         if text_input.pretrained:
             load_published(self, weights)
@@ -109,7 +109,7 @@ class Fusion(Reranker):
     # --- each side ------------------------------------------------------------------------------
 
     def parts_of_images(self, images: Tensor) -> Tensor:
-        """The mean of the regions, then the regions."""
+        """Compute the regions, preceded by their mean."""
         regions = self.images(images)
         return torch.cat([regions.mean(1, keepdim=True), regions], 1)
 
@@ -128,7 +128,7 @@ class Fusion(Reranker):
         return unit(self.image_projection(regions[:, 0]))
 
     def _embed_parts_of_texts(self, words: Tensor, lengths: Tensor) -> Tensor:
-        """From BERT's class token, or from the state of a GRU after the last word."""
+        """Embed BERT's class token, or a GRU's state after the last word."""
         if isinstance(self.texts, TextNetwork):
             return unit(self.text_projection(words[:, 0]))
         rows = torch.arange(len(words), device=words.device)
@@ -137,7 +137,7 @@ class Fusion(Reranker):
     # --- pairs ----------------------------------------------------------------------------------
 
     def score_pairs(self, images: Tensor, texts: Tensor, lengths: Tensor) -> Tensor:
-        """[p]: log(P(matched) / P(not matched))."""
+        """Score pairs, [p], by log(P(matched) / P(not matched))."""
         present = length_mask(lengths.to(texts.device), texts.shape[1])
         both: Tensor = self.matching_head(self.fusion(texts, present, images)[:, 0])
         both = both if both.dtype == torch.float64 else both.float()
@@ -168,13 +168,13 @@ class Fusion(Reranker):
 
     @property
     def proposal_weight(self) -> float:
-        """1 / temperature.
+        """Weight of the embeddings' score in re-ranking, 1 / temperature.
 
-        Negatives are drawn by q(text | image), in proportion to p(text) exp(score / temperature),
-        and the best the fusion can learn is log(p(text | image) / q(text | image)): so
-        log(p(text | image) / p(text)), by which texts should be ordered, is what it says plus
-        score / temperature, up to a constant of the image. With a fusion that knows nothing yet the
-        embeddings' order remains.
+        Negatives are drawn from q(text | image), proportional to p(text) exp(score / temperature),
+        so the best the fusion can learn is log(p(text | image) / q(text | image)). The quantity to
+        order texts by, log(p(text | image) / p(text)), is therefore the fusion's score plus
+        score / temperature, up to a constant per image. While the fusion has learned nothing, the
+        embeddings' order is kept.
         """
         return 1 / float(self._temperature())
 
@@ -182,10 +182,10 @@ class Fusion(Reranker):
         if not self.learn_temperature:
             return None
         beyond = (self.temperature.clamp(*TEMPERATURES) - self.temperature).detach()
-        return LearnedScale(1 / (self.temperature + beyond))  # which can still come back
+        return LearnedScale(1 / (self.temperature + beyond))  # clamped, but still with a gradient
 
     def parameter_groups(self, learning_rate: float) -> list[dict[str, Any]]:
-        """The head on pairs at its own rate; the temperature is not pulled towards zero."""
+        """Give the head on pairs its own learning rate, and the temperature no weight decay."""
         own: dict[str, list[nn.Parameter]] = {}
         if self.head_rate != 1:
             own["head"] = list(self.matching_head.parameters())
@@ -219,7 +219,7 @@ TextSide = tuple[GRUEncoder | TextNetwork, FusionLayers]
 def _over_words(
     given: TextInput, image_width: int, encoders: Encoders, num_layers: int | None
 ) -> TextSide:
-    """A GRU and new layers over its states."""
+    """Build a GRU, and new fusion layers over its states."""
     assert given.vocabulary_size is not None
     width, dropout = encoders.width, encoders.dropout
     texts = GRUEncoder(
@@ -230,21 +230,21 @@ def _over_words(
 
 
 def _over_bert(given: TextInput, image_width: int, rate: float, num_layers: int | None) -> TextSide:
-    """A BERT whose upper layers move into the fusion; its configuration still counts them."""
+    """Load a BERT and move its upper layers to the fusion; its configuration still counts them."""
     assert given.encoder is not None
     texts = TextNetwork(given.encoder, rate=rate, pretrained=given.pretrained)
     network = texts.network
     if network.config.model_type != "bert":
         raise ValueError(
-            f"fusion takes its layers from a BERT, and the text encoder is a "
+            f"fusion takes its layers from a BERT, but the text encoder is a "
             f"{type(network).__name__}: use a BERT as model.text_encoder"
         )
     layers = network.encoder.layer
     num_layers = num_layers or len(layers) // 2
     if not 0 < num_layers < len(layers):
         raise ValueError(
-            f"num_fusion_layers is {num_layers}, and the text encoder has {len(layers)} layers: at "
-            "least one is for the text alone, and one for the fusion"
+            f"num_fusion_layers is {num_layers}, but the text encoder has {len(layers)} layers: "
+            "leave at least one for the text alone, and use at least one for the fusion"
         )
     fusion = FusionLayers(network.config, image_width, num_layers)
     fusion.take_over(layers[-num_layers:])
@@ -254,7 +254,7 @@ def _over_bert(given: TextInput, image_width: int, rate: float, num_layers: int 
 
 
 def _head(width: int) -> nn.Sequential:
-    """To two scores: not matched, and matched."""
+    """Build the head to two scores: not matched, and matched."""
     hidden = 2 * width
     return nn.Sequential(
         nn.Linear(width, hidden), nn.LayerNorm(hidden), nn.GELU(), nn.Linear(hidden, 2)

@@ -1,4 +1,4 @@
-"""Words that attend to each other and to the regions of an image: BERT layers with both."""
+"""BERT layers whose words attend to each other and to the regions of an image."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 from torch import Tensor, nn
 
 HEAD_WIDTH = 64
-"""Of BERT's attention."""
+"""Width of a head of BERT's attention."""
 
 
 class FusionLayers(nn.ModuleList):
-    """transformers' BERT layers with cross-attention; keys and values are of the images' width.
+    """transformers' BERT layers with cross-attention, whose keys and values read image features.
 
-    Every word sees all words, before and after it.
+    Every word attends to all words, before and after it.
     """
 
     def __init__(self, config: Any, image_width: int, num_layers: int) -> None:
@@ -34,12 +34,12 @@ class FusionLayers(nn.ModuleList):
                 nn.init.zeros_(part.bias)
 
     def take_over(self, layers: nn.ModuleList) -> None:
-        """The weights of a text encoder's layers; cross-attention stays as it is."""
+        """Copy the weights of a text encoder's layers; cross-attention keeps its own."""
         for layer, source in zip(self, layers, strict=True):
             layer.load_state_dict(source.state_dict(), strict=False)
 
     def forward(self, words: Tensor, present: Tensor, regions: Tensor) -> Tensor:
-        """[pairs, words, width], from `present` [pairs, words] and [pairs, regions, ...]."""
+        """Fuse words, of which `present` is the mask, and regions to [pairs, words, width]."""
         seen = present[:, None, None].expand(-1, -1, words.shape[1], -1)
         for layer in self:
             found = layer(words, attention_mask=seen, encoder_hidden_states=regions)
@@ -48,10 +48,10 @@ class FusionLayers(nn.ModuleList):
 
 
 def small_config(width: int, dropout: float) -> Any:
-    """Of BERT layers of a width, where no text encoder says more; heads of about 64.
+    """Configure BERT layers of a given width, with heads about 64 wide, for use without a BERT.
 
-    Weights begin as large as the width allows: with BERT's 0.02, which suits its own width, layers
-    this narrow hand on so little at first that for hundreds of steps they learn nothing.
+    Initial weights scale with width^-0.5. With BERT's 0.02, which suits its own width, such narrow
+    layers pass on so little at first that they learn nothing for hundreds of steps.
     """
     from transformers import BertConfig
 

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 class GCNBlock(nn.Module):
     """V* = V + BatchNorm(W (R V W_g)), R = theta(V) phi(V)^T / N (Li et al. 2019, eq. 2-4).
 
-    Every pair of the N regions is connected with their affinity R. The BatchNorm starts at zero:
-    a new block changes nothing. The papers' 1x1 convolutions are the linear layers.
+    Every pair of the N regions is connected by its affinity R. The BatchNorm starts at zero, so a
+    new block changes nothing. The linear layers are the papers' 1x1 convolutions.
     """
 
     def __init__(self, width: int) -> None:
@@ -22,7 +22,7 @@ class GCNBlock(nn.Module):
         nn.init.zeros_(self.norm.weight)
 
     def forward(self, regions: Tensor) -> Tensor:
-        """[n, regions, width] -> the same."""
+        """Relate regions, [n, regions, width], to each other."""
         affinity = self.theta(regions) @ self.phi(regions).transpose(1, 2) / regions.shape[1]
         change: Tensor = self.norm(self.out(affinity @ self.g(regions)).flatten(0, 1))
         return regions + change.view_as(regions)

@@ -7,12 +7,12 @@ from typing import Any
 from torch import Tensor
 
 ADAPTED = ("q_proj", "v_proj", "query", "value")
-"""The query and value projections of attention, as published; named as in CLIP or as in BERT."""
+"""Names of attention's query and value projections, adapted as published, in CLIP and BERT."""
 ADAPTER = "default"
 
 
 def add_adapters(network: Any, *, rank: int, alpha: int) -> None:
-    """Put adapters W + alpha / rank * B A into a transformers network; B is zero at first."""
+    """Insert adapters W + alpha / rank * B A into a transformers network; B starts at zero."""
     try:
         from peft import LoraConfig, inject_adapter_in_model
     except ImportError:
@@ -29,7 +29,7 @@ def is_adapter(parameter: str) -> bool:
 
 
 def merged_weights(network: Any) -> dict[str, Tensor]:
-    """The weights of the network without adapters that computes the same."""
+    """Merge adapters into the weights of an equivalent network without adapters."""
     weights = {
         name.replace(".base_layer.", "."): tensor.detach().clone()
         for name, tensor in network.state_dict().items()

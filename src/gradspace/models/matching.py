@@ -1,12 +1,12 @@
 """Image-text matching: pairs that belong together, and hard ones that do not (ALBEF, X-VLM).
 
-Every text of a batch makes three pairs: with its image; its image with a text that is none of it;
-and the text with another image. The latter two are drawn by how much they look like positives:
+Every text of a batch makes three pairs: the text with its image, its image with a text of another
+image, and the text with another image. The latter two are sampled by how similar they are:
 
     P(candidate) = exp(score / temperature) / sum over the negatives of the query
 
-The scores are those of the embeddings, without a gradient. Candidates of an equal id are never
-drawn. A draw is the largest of score / temperature plus Gumbel noise, which has that distribution.
+The scores are those of the embeddings, without a gradient. Candidates with an equal id are never
+drawn. A draw is the maximum of score / temperature plus Gumbel noise, which has this distribution.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class MatchingPairs:
 def draw_pairs(
     scores: Tensor, image_of_text: Tensor, image_ids: Tensor, temperature: Tensor
 ) -> MatchingPairs:
-    """One positive pair and two negative ones for each text of scores[image, text]."""
+    """Draw one positive and two negative pairs for each text of scores[image, text]."""
     own = image_ids[:, None] == image_ids[image_of_text]
     of_images, of_texts = scores[image_of_text], scores.t()
     text, some_text = draw_negatives(of_images / temperature, own[image_of_text])
@@ -49,20 +49,20 @@ def draw_pairs(
 
 
 def draw_negatives(logits: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
-    """A candidate for each query by the softmax of its negatives, and whether it has one.
+    """Draw a candidate for each query from the softmax over its negatives, and whether it has any.
 
-    `own[query, candidate]` is true for what is never drawn.
+    Candidates in the mask `own[query, candidate]` are never drawn.
     """
     noisy = (logits + gumbel_noise(logits)).masked_fill(own, -torch.inf)
     return noisy.argmax(1), ~own.all(1)
 
 
 def gumbel_noise(like: Tensor) -> Tensor:
-    """-log of exponentially distributed numbers, which are never zero; row after row."""
+    """Draw Gumbel noise, -log of exponentially distributed numbers (never zero), row by row."""
     return -torch.empty_like(like, memory_format=torch.contiguous_format).exponential_().log()
 
 
 def matching_loss(scores: Tensor, pairs: MatchingPairs) -> Tensor:
-    """Mean over the pairs of -log P(what is true), where P(matched) = sigmoid(score)."""
+    """Average -log P(truth) over the pairs, where P(matched) = sigmoid(score)."""
     each = nn.functional.binary_cross_entropy_with_logits(scores, pairs.matched, reduction="none")
     return (each * pairs.counts).sum() / pairs.counts.sum()

@@ -1,7 +1,7 @@
-"""Sequences of different lengths, packed for an RNN.
+"""Packing of sequences of different lengths for an RNN.
 
-torch's own packing goes over the lengths one by one, and over their gradients again: hundreds of
-small copies in a step of training. Here one index packs, and the same one unpacks.
+torch's own packing loops over the lengths, and again over their gradients, which makes hundreds of
+small copies in a training step. Here a single index packs and unpacks.
 """
 
 from __future__ import annotations
@@ -15,36 +15,37 @@ from torch.nn.utils.rnn import PackedSequence
 
 @dataclass(frozen=True)
 class Packing:
-    """How rows of a padded [n, size, ...] lie in a packed sequence, the first step of all first."""
+    """Layout of padded rows, [n, size, ...], in a packed sequence: the first steps of all first."""
 
     shape: tuple[int, int]
-    """n and size."""
+    """Numbers of rows and of places per row, n and size."""
     index: Tensor
-    """[packed]: places in the padded rows, of n * size."""
+    """Places in the n * size padded ones, [packed]."""
     batch_sizes: Tensor
-    """Sequences that have a first step, a second step, ...; on the CPU, as RNNs want it."""
+    """Numbers of sequences with a first step, a second step, ...; on the CPU, as RNNs require."""
     order: Tensor
-    """[n]: the sequences from the longest to the shortest."""
+    """Sequences from the longest to the shortest, [n]."""
     place: Tensor
-    """[n]: where each of them is in that order."""
+    """Place of each sequence in that order, [n]."""
 
     def pack(self, packed: Tensor) -> PackedSequence:
-        """Of what `index` has chosen."""
+        """Wrap rows that were selected by `index`."""
         return PackedSequence(packed, self.batch_sizes, self.order, self.place)
 
     def pad(self, packed: Tensor) -> Tensor:
-        """[n, size, ...] from [packed, ...], zeros where there is nothing."""
+        """Spread [packed, ...] to [n, size, ...], with zeros elsewhere."""
         num_rows = self.shape[0] * self.shape[1]
         rows = packed.new_zeros(num_rows, *packed.shape[1:])
         return rows.index_copy(0, self.index, packed).view(*self.shape, *packed.shape[1:])
 
 
 def packing(lengths: Tensor, size: int, device: torch.device) -> Packing:
-    """Of sequences padded to `size`; nothing waits for the device where lengths are on the CPU."""
+    """Compute the packing of sequences padded to `size`, without synchronising if lengths are on
+    the CPU."""
     longest_first, order = lengths.cpu().sort(descending=True, stable=True)
     longest, shortest = int(longest_first[0]), int(longest_first[-1])
     if not 0 < shortest <= longest <= size:
-        raise ValueError(f"lengths are {shortest} to {longest}: expected 1 to {size}")
+        raise ValueError(f"lengths must be 1 to {size}, got {shortest} to {longest}")
     steps = torch.arange(longest)[:, None]
     is_there = longest_first > steps
     index = (order * size + steps)[is_there]

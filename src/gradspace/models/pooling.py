@@ -1,6 +1,6 @@
 """Pooling of a set or sequence of features into one vector: mean, maximum, and GPO.
 
-Every pool takes features [n, k, d] and a mask [n, k], True where there is a feature.
+Every pooling takes features [n, k, d] and a mask [n, k], True where there is a feature.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 
 def length_mask(lengths: Tensor, size: int) -> Tensor:
-    """bool [n, size], True in the first `lengths[i]` places of row i."""
+    """Build a mask, bool [n, size], that is True in the first `lengths[i]` places of row i."""
     return torch.arange(size, device=lengths.device) < lengths[:, None]
 
 
@@ -26,14 +26,14 @@ def masked_max(features: Tensor, mask: Tensor) -> Tensor:
 
 
 class GPO(nn.Module):
-    """Generalized pooling operator (Chen et al. 2021, section 4): learnt weights for sorted values.
+    """Generalized pooling operator (Chen et al. 2021, section 4): learned weights of sorted values.
 
-    Every dimension's values are sorted, largest first, and v = sum over k of weight_k * sorted_k.
-    The weights depend on the position k and the number of features only: a sinusoidal code of k,
-    a bi-directional GRU over the codes whose directions are averaged, one linear unit, and a
+    The values of every dimension are sorted, largest first, and v = sum over k of weight_k *
+    sorted_k. The weights depend only on the position k and the number of features: a sinusoidal
+    code of k, a bi-directional GRU over the codes with averaged directions, one linear unit, and a
     softmax with temperature 0.1.
 
-    Relations: equal weights are the mean, weight 1 on the first place the maximum.
+    Relations: equal weights give the mean, weight 1 on the first place gives the maximum.
     """
 
     def __init__(self, code_width: int = 32, width: int = 32, temperature: float = 0.1) -> None:
@@ -50,9 +50,9 @@ class GPO(nn.Module):
             return (in_order @ weights[:, :, None]).squeeze(2)
 
     def summands(self, features: Tensor, mask: Tensor) -> Tensor:
-        """What every feature adds to the pooled vector, [n, k, d]; 0 where there is none.
+        """Compute what every feature adds to the pooled vector, [n, k, d]; 0 where masked.
 
-        Of equal values in a dimension, which is counted before the other is left to the sorting.
+        The order of equal values within a dimension is up to the sorting.
         """
         with torch.autocast(features.device.type, enabled=False):
             in_order, places, weights = self._sorted(features, mask)
@@ -60,7 +60,7 @@ class GPO(nn.Module):
             return torch.empty_like(weighted).scatter_(2, places, weighted).transpose(1, 2)
 
     def _sorted(self, features: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Values and where they come from, both [n, d, k], and the weights of places, [n, k]."""
+        """Sorted values and their origins, both [n, d, k], and the weights of places, [n, k]."""
         lengths, size = mask.sum(1), mask.shape[1]
         # Sorting the last dimension takes less than half the time of sorting the middle one.
         values = features.transpose(1, 2).to(self.score.weight.dtype).contiguous()
@@ -70,11 +70,11 @@ class GPO(nn.Module):
         return in_order, places, self.weights(lengths, size)
 
     def weights(self, lengths: Tensor, size: int) -> Tensor:
-        """[n, size]: the weight of every place, 0 beyond the length.
+        """Compute the weight of every place, [n, size]; 0 beyond the length.
 
-        They are computed for every length that there can be, whichever a batch has: a GPU need not
-        be asked for them. From the first place on, all lengths have the same states. Back from the
-        last, each has its own; those beyond its first place are of no use.
+        They are computed for every possible length, so that a GPU need not be asked for those of
+        the batch. Read from the first place on, all lengths have the same states; read back from
+        the last, each length has its own, and those beyond its first place are not used.
         """
         weight = self.score.weight
         codes, back = _codes(size, self.code_width, weight.device, weight.dtype)
@@ -88,20 +88,21 @@ class GPO(nn.Module):
 
 
 def position_codes(size: int, width: int) -> Tensor:
-    """[size, width]: sin and cos of k / 10000^(2i / width) in turns (Vaswani et al. 2017)."""
+    """Alternate sin and cos of k / 10000^(2i / width), [size, width] (Vaswani et al. 2017)."""
     frequencies = 10000 ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
     angles = torch.arange(size)[:, None] * frequencies
     return torch.stack([angles.sin(), angles.cos()], dim=2).flatten(1)
 
 
 @lru_cache(maxsize=256)
-@torch.inference_mode(False)  # whoever asks first, training can use them
+@torch.inference_mode(False)  # so that training can use them whoever calls first
 def _codes(
     size: int, width: int, device: torch.device, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    """The codes of `size` places, and [size, size]: n, n - 1, ..., 0 in row n, then 0.
+    """Codes of `size` places, and [size, size] indices: n, n - 1, ..., 0 in row n, then 0.
 
-    Row n has the places of n + 1 features from the last on, and when each of them is reached.
+    Row n lists the places of n + 1 features from the last to the first; as a permutation, it is its
+    own inverse.
     """
     places = torch.arange(size, device=device)
     back = (places[:, None] - places).clamp(min=0)

@@ -1,4 +1,4 @@
-"""transformers networks from a local folder or the hub: loading, freezing, fine-tuning."""
+"""Loading, freezing and fine-tuning of transformers networks from a local folder or the hub."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from torch import Tensor, nn
 from gradspace.models.families import family_of
 
 PretrainedSide = Literal["vision", "text", "both"]
-"""One tower of a network, or a dual encoder as a whole."""
+"""One tower of a network, or a whole dual encoder."""
 
 
 class Pretrained(nn.Module):
     """A transformers network inside a model: frozen or fine-tuned, at its own learning rate.
 
-    Frozen: no gradient, and evaluation mode (no dropout, BatchNorm statistics kept) even while the
-    model around it trains. Fine-tuned: every parameter that its output depends on gets a gradient;
-    the others (an unused pooler, a mask token) stay frozen, as data-parallel training needs it.
+    A frozen network gets no gradient and stays in evaluation mode (no dropout, BatchNorm statistics
+    kept) even while the model around it trains. In a fine-tuned one every parameter that its output
+    depends on gets a gradient; the others (an unused pooler, a mask token) stay frozen, as
+    data-parallel training requires.
     """
 
     kind: ClassVar[str]
@@ -32,16 +33,16 @@ class Pretrained(nn.Module):
         super().__init__()
         self.network: Any = load_network(name, side, pretrained=pretrained).requires_grad_(False)
         self.rate = rate
-        """Of the learning rate of the model around it."""
+        """Learning rate relative to that of the model around it."""
         self.fine_tuned = False
         self._used: frozenset[str] = frozenset()
 
     def example(self) -> tuple[Tensor, ...]:
-        """The smallest input that `forward` takes."""
+        """Return the smallest input that `forward` takes."""
         raise NotImplementedError
 
     def fine_tune(self, enabled: bool) -> None:
-        """Train the network, or freeze it."""
+        """Train or freeze the network."""
         self.fine_tuned = enabled
         if enabled and not self._used:
             self._used = self._find_used()
@@ -50,7 +51,7 @@ class Pretrained(nn.Module):
         self.train(self.training)
 
     def _find_used(self) -> frozenset[str]:
-        """The parameters that a gradient reaches, from the graph of one pass over an example."""
+        """Find the parameters that a gradient reaches, from the graph of an example's output."""
         self.network.requires_grad_(True).eval()
         with torch.enable_grad():
             reached = _leaves_of(self(*self.example()))
@@ -63,12 +64,12 @@ class Pretrained(nn.Module):
         return self
 
     def save_config(self, folder: Path) -> None:
-        """Write what a later `pretrained=False` needs to build the same network."""
+        """Write the files with which `pretrained=False` can later build the same network."""
         self.network.config.save_pretrained(folder)
 
 
 def _leaves_of(output: Tensor) -> set[Tensor]:
-    """The tensors that a gradient of the output would be accumulated in."""
+    """Find the tensors in which a gradient of the output would be accumulated."""
     leaves: set[Tensor] = set()
     waiting, seen = [output.grad_fn], {output.grad_fn}
     while waiting:
@@ -82,7 +83,7 @@ def _leaves_of(output: Tensor) -> set[Tensor]:
 
 
 def load_network(name: str | Path, side: PretrainedSide, *, pretrained: bool = True) -> Any:
-    """The network, or one tower of it where that is asked for, in float32.
+    """Load a network, or one of its towers, in float32.
 
     Weights are read from safetensors files only: pickled ones can run code when they are loaded.
     """
@@ -117,7 +118,7 @@ def _refuse_other_shapes(found: Iterable[tuple[str, Any, Any]], name: str | Path
     wrong = [f"{key} {list(has)} instead of {list(wanted)}" for key, has, wanted in sorted(found)]
     if wrong:
         raise ValueError(
-            f"{name} has weights of other shapes than its config.json: {_listed(wrong)}"
+            f"{name} has weights whose shapes do not match its config.json: {_listed(wrong)}"
         )
 
 
@@ -127,7 +128,7 @@ def _listed(names: Sequence[str], most: int = 8) -> str:
 
 
 def load_config(name: str | Path, side: PretrainedSide) -> Any:
-    """The network's transformers configuration, or that of one of its towers."""
+    """Load a network's transformers configuration, or that of one of its towers."""
     from transformers import AutoConfig
 
     place = place_of(name)
@@ -141,10 +142,10 @@ def load_config(name: str | Path, side: PretrainedSide) -> Any:
 
 
 def _checked(network: Any, name: str | Path, side: PretrainedSide) -> Any:
-    """A network for this kind of input, without the pooler that nothing here uses.
+    """Check that a network takes this kind of input, and drop its pooler, which is not used.
 
     The tanh pooler of BERT and ViT is made for classification, and image classifiers are published
-    without its weights: their class token is used instead.
+    without its weights; the class token is used instead.
     """
     takes = getattr(network, "main_input_name", "nothing")
     if side != "both" and takes != {"vision": "pixel_values", "text": "input_ids"}[side]:
@@ -157,47 +158,47 @@ def _checked(network: Any, name: str | Path, side: PretrainedSide) -> Any:
 
 
 def place_of(name: str | Path) -> str:
-    """A folder that exists, or something that may be a name on the hub."""
+    """Resolve a name to an existing folder, or else accept it as a possible name on the hub."""
     path = Path(name).expanduser()
     if path.is_dir():
         return str(path)
     if isinstance(name, Path) or name.startswith((".", "/", "~")) or name.count("/") > 1:
         found = "is a file" if path.exists() else "does not exist"
-        raise ValueError(f"{path} {found}: expected a model that transformers has saved")
+        raise ValueError(f"{path} {found}: expected the folder of a model saved by transformers")
     return name
 
 
 def refuse_pickles(place: str) -> None:
-    """A ValueError for a folder whose weights could run code when they are loaded."""
+    """Reject a folder whose weights could run code when they are loaded."""
     folder = Path(place)
     if folder.is_dir() and not list(folder.glob("*.safetensors")):
         pickles = [file.name for kind in ("bin", "pt", "pth") for file in folder.glob(f"*.{kind}")]
         found = f"only pickled weights ({pickles[0]}), which can run code" if pickles else "none"
         raise ValueError(
-            f"{place} should have weights in a .safetensors file and has {found}; where you trust "
-            f"its files, AutoModel.from_pretrained({place!r}).save_pretrained({place!r}) writes one"
+            f"{place} should have weights in a .safetensors file but has {found}; if you trust its "
+            f"files, AutoModel.from_pretrained({place!r}).save_pretrained({place!r}) writes one"
         )
 
 
 @contextmanager
 def one_sentence(name: str | Path) -> Iterator[None]:
-    """transformers' long errors, in short."""
+    """Shorten transformers' long errors to one sentence."""
     try:
         yield
     except (OSError, ValueError, RuntimeError) as error:
         reason = str(error).strip().partition("\n")[0]
         if not Path(name).exists():
-            told = f"{name} does not exist as a folder, and cannot be loaded from the hub"
+            told = f"{name} does not exist as a folder and cannot be loaded from the hub"
             raise ValueError(f"{told}: {reason}") from error
         raise ValueError(f"cannot load {str(name)!r}: {reason}") from error
     except ImportError as error:
         reason = str(error).strip().partition(" but ")[0]
-        raise ValueError(f"{name} cannot be loaded without a further package: {reason}") from error
+        raise ValueError(f"{name} cannot be loaded without another package: {reason}") from error
 
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """No progress bars and no reports of unused weights while a network loads."""
+    """Suppress progress bars and reports of unused weights while a network loads."""
     from transformers.utils import logging
 
     bars, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()

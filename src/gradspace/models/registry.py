@@ -1,4 +1,4 @@
-"""Registration: a model is a decorated `RetrievalModel`, found by name."""
+"""Registry of models: a model is a decorated `RetrievalModel`, found by name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Count = Annotated[int, Field(strict=True, gt=0)]
 Share = Annotated[float, Field(strict=True, ge=0, lt=1)]
 
 STEP_DECAY = {"batch_size": 128, "decay_epochs": [15], "decay": 0.1, "clip": 2.0}
-"""What the published trainings of VSE++, VSRN and VSE-infinity have in common."""
+"""Schedule shared by the published trainings of VSE++, VSRN, VSE-infinity, SCAN and BFAN."""
 
 M = TypeVar("M", bound=type[RetrievalModel])
 
@@ -29,13 +29,13 @@ class ModelInfo:
     build: type[RetrievalModel]
     source: str
     training: Mapping[str, Any]
-    """How it was published to be trained: keys of a recipe's [training] table."""
+    """Published training, as keys of a recipe's [training] table."""
     warm_up: str | None
-    """The objective of the first epoch, where the hardest negatives alone do not train it."""
+    """Objective of the first epoch, if the hardest negatives alone do not train the model."""
     words_and_features: Mapping[str, Any] = field(default_factory=dict)
-    """What is different of it where the words are those of a vocabulary, and the features final."""
+    """Changes to `training` for words of a vocabulary and precomputed features."""
     pretrained: bool = False
-    """Is it one pretrained network for images and texts, which `model.pretrained` names?"""
+    """Whether it is a single pretrained network for both sides, named by `model.pretrained`."""
 
     @property
     def summary(self) -> str:
@@ -43,12 +43,12 @@ class ModelInfo:
 
     @property
     def known(self) -> dict[str, tuple[Any, Any]]:
-        """Name -> (type, default) of every parameter."""
+        """Type and default of every parameter, by name."""
         return parameters_of(self.build.__init__)
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """Name -> default of every parameter."""
+        """Default of every parameter, by name."""
         return {name: default for name, (_, default) in self.known.items()}
 
 

@@ -31,16 +31,16 @@ POOLING = {"text-to-image": 6.0, "image-to-text": 5.0}
 class SCAN(CrossAttention):
     """Every word attends to the regions, or every region to the words; pairs are scored.
 
-    s = cosine of a region and a word; attention = softmax(attention_scale * [s]+ / |[s]+|), the
-    length over the attending parts (eq. 2, 7); relevance R = cosine of a part and what it attends
-    to; the score is the mean of R over the attending parts ("avg"), or
+    With s the cosine of a region and a word, attention = softmax(attention_scale * [s]+ / |[s]+|),
+    with lengths over the attending parts (eq. 2, 7). The relevance R is the cosine of a part and
+    what it attends to. The score is the mean of R over the attending parts ("avg"), or
     log(sum of exp(pooling_scale * R)) / pooling_scale ("lse", eq. 5).
 
-    Scales that are left out are those published for the direction: 9 and 6 for text-to-image, 4 and
-    5 for image-to-text (20 instead of 5 for MS-COCO). The published training for MS-COCO has
-    learning rate 5e-4, 20 epochs, decay after 10.
+    The default scales are those published for the direction: 9 and 6 for text-to-image, 4 and 5 for
+    image-to-text (20 instead of 5 for MS-COCO). The published training for MS-COCO has learning
+    rate 5e-4, 20 epochs, decay after 10.
 
-    The equations cut negative similarities off; the published code, and so the default here,
+    The equations clip negative similarities; the published code, and so the default here,
     multiplies them by `leak` = 0.1. The published code adds 1e-8 to lengths; here a length of zero
     gives zero.
 
@@ -75,9 +75,9 @@ class SCAN(CrossAttention):
         return self._scaled(relevance, present).logsumexp(1) / self.pooling_scale
 
     def share_out(self, cosines: Tensor, weights: Tensor, present: Tensor | None) -> Tensor:
-        """By "lse", which is no sum, a part adds its share of softmax(pooling_scale * R) * score.
+        """Share out the pooled score; for "lse", by the softmax of pooling_scale * R over parts.
 
-        What that is beyond share * R goes to what the part attends to as its attention does.
+        What a part then gets beyond its softmax times R is shared out by its attention weights.
         """
         if self.pooling == "avg":
             return share_out_mean(cosines, present)

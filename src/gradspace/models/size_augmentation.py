@@ -1,7 +1,7 @@
 """Size augmentation of VSE-infinity: in training, regions are dropped and words are touched.
 
-Numbers are those of the published code (github.com/woodfrog/vse_infty), which differ from the text
-of the paper.
+The numbers are those of the published code (github.com/woodfrog/vse_infty), which differ from the
+paper's text.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 from gradspace.models.pooling import length_mask
 
 MASKED, REPLACED = 0.5, 0.1
-"""Shares of the words that are touched; the others are deleted."""
+"""Shares of the touched words that are masked and replaced; the others are deleted."""
 WHOLE_GRIDS = 0.2
 """Share of the pictures that keep all cells of their grid."""
 
@@ -22,9 +22,9 @@ WHOLE_GRIDS = 0.2
 def region_rates(num_images: int, drop: float, *, grid: bool, vary: bool) -> Tensor:
     """Draw the rate at which each image's regions are dropped, [n, 1].
 
-    Regions of a detector: `drop` for all. Cells of a grid: `drop` times a number from 0 to 1, and 0
-    where that is below 0.2, so that 0.48 of `drop` is dropped on average. `vary`: between 0 and
-    twice `drop`, whatever the regions are.
+    For regions of a detector it is `drop` for all images. For cells of a grid it is `drop` times a
+    random number from 0 to 1, or 0 if that is below 0.2, so that 0.48 of `drop` is dropped on
+    average. With `vary` it is between 0 and twice `drop`, whatever the regions are.
     """
     drawn = torch.rand(num_images, 1)
     if vary:
@@ -35,7 +35,7 @@ def region_rates(num_images: int, drop: float, *, grid: bool, vary: bool) -> Ten
 
 
 def keep_some(mask: Tensor, rates: Tensor) -> Tensor:
-    """Drop places of a mask [n, k] at the rates [n, 1] of the rows; never all."""
+    """Drop places of a mask [n, k] at each row's rate [n, 1], but never all."""
     rates = rates.to(mask.device, non_blocking=True)
     kept = mask & (torch.rand(mask.shape, device=mask.device) >= rates)
     return kept | (mask & ~kept.any(1, keepdim=True))
@@ -43,18 +43,18 @@ def keep_some(mask: Tensor, rates: Tensor) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class WordTouch:
-    """How the words of captions are touched."""
+    """Settings for masking, replacing and deleting words of captions."""
 
     rate: float
-    """Share of the words."""
+    """Share of the words to touch."""
     num_tokens: int
-    """Of which a replaced word becomes any."""
+    """Number of tokens from which a replacement is drawn."""
     mask: int | None
-    """What a masked word becomes; None: it stays."""
+    """Token of a masked word; None leaves it unchanged."""
     keep_ends: bool
-    """Is the first and the last token never touched?"""
+    """Whether the first and the last token are never touched."""
     vary: bool = False
-    """Draw the rate of every caption between 0 and twice `rate`."""
+    """Whether to draw the rate of every caption between 0 and twice `rate`."""
 
 
 def touch_words(
@@ -62,11 +62,11 @@ def touch_words(
 ) -> tuple[Tensor, Tensor]:
     """Mask half of the touched words, replace a tenth, delete the rest and close the gaps.
 
-    Pieces of a word, which follow its first one and are marked in `continues` [tokens there are],
-    share its fate, but each is replaced by another token. At least one token stays.
+    Further pieces of a word, which are marked in `continues` [num_tokens], share the fate of its
+    first one, but each gets a replacement of its own. At least one token is kept.
 
-    It is drawn where the lengths are, on the CPU, where a GRU wants them: nothing waits for a GPU.
-    Only where a word has pieces is it drawn where the tokens are.
+    Random numbers are drawn on the device of the lengths, which is the CPU for a GRU, so that
+    nothing synchronises. Only if words have pieces are they drawn on the device of the tokens.
     """
     if continues is not None:
         lengths = lengths.to(tokens.device, non_blocking=True)

@@ -1,8 +1,8 @@
-"""A temperature that the model learns, for objectives whose own is a constant.
+"""Learned temperature of a model, for objectives whose own is a constant.
 
-Objectives are formulas with numbers in them, which is what streamed and fused executions need. So
-a learned scale goes into the embeddings instead, where autograd sees it: what an objective makes of
-their scores is then scale * cosine (+ bias), whatever its own number is.
+Objectives are formulas with constants, as streamed and fused executions require. A learned scale is
+therefore applied to the embeddings, where autograd sees it, such that an objective effectively uses
+scale * cosine (+ bias), whatever its own constants are.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gradspace.objectives.siglip import SigLIP
 def with_learned_scale(
     objective: Objective, images: Tensor, texts: Tensor, learned: LearnedScale | None
 ) -> tuple[Tensor, Tensor]:
-    """Embeddings for which the objective sees the learned scale; as they are to any other."""
+    """Scale embeddings so that the objective uses the learned scale, if it has a scale."""
     if learned is not None and isinstance(objective, NTXent):
         return images * (learned.scale * objective.temperature), texts
     if learned is not None and isinstance(objective, SigLIP):
@@ -32,14 +32,14 @@ def with_learned_scale(
 
 
 def with_bias(images: Tensor, texts: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-    """One more dimension, in which every score gets the bias."""
+    """Append a dimension that adds the bias to every score."""
     ones, biases = images.new_ones(len(images), 1), bias.expand(len(texts), 1).to(texts)
     return torch.cat([images, ones], 1), torch.cat([texts, biases], 1)
 
 
 @torch.no_grad()
 def current_objective(objective: Objective, learned: LearnedScale | None) -> Objective:
-    """The objective with the numbers that were learned so far."""
+    """Return the objective with the scale and bias learned so far."""
     if learned is not None and isinstance(objective, NTXent):
         return replace(objective, temperature=1 / float(learned.scale))
     if learned is not None and isinstance(objective, SigLIP):

@@ -1,4 +1,4 @@
-"""Text encoders: a GRU over words, or a transformers text network. Both give [m, words, width]."""
+"""Text encoders to [m, words, width]: a GRU over words, or a transformers text network."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from gradspace.models.pretrained import Pretrained
 
 
 class GRUEncoder(nn.Module):
-    """Word embeddings, uniform in (-0.1, 0.1) at first, and a GRU; directions are averaged.
+    """Word embeddings, initially uniform in (-0.1, 0.1), and a GRU whose directions are averaged.
 
-    Captions may come in any order of their lengths.
+    Captions need not be sorted by length.
     """
 
     def __init__(
@@ -36,20 +36,20 @@ class GRUEncoder(nn.Module):
         self.gru = nn.GRU(word_width, width, batch_first=True, bidirectional=bidirectional)
 
     def forward(self, tokens: Tensor, lengths: Tensor) -> Tensor:
-        """The state at every word, [m, words, width]; zeros after the last."""
+        """Compute the state at every word, [m, words, width]; 0 after the last."""
         packed, states, _ = self._run(tokens, lengths)
         return packed.pad(states.view(len(states), -1, self.gru.hidden_size).mean(1))
 
     def sentence(self, tokens: Tensor, lengths: Tensor) -> Tensor:
-        """The state after the last word, [m, width]."""
+        """Compute the state after the last word, [m, width]."""
         return self._run(tokens, lengths)[2].mean(0)
 
     def summands(self, tokens: Tensor, lengths: Tensor) -> Tensor:
-        """The sentence itself: it is no sum over the words."""
+        """Return the sentence itself, which is not a sum over the words."""
         return self.sentence(tokens, lengths)
 
     def _run(self, tokens: Tensor, lengths: Tensor) -> tuple[Packing, Tensor, Tensor]:
-        """States at every word, packed, and after the last words, for each direction."""
+        """Compute packed states at every word, and those after the last words, by direction."""
         packed = packing(lengths, tokens.shape[1], tokens.device)
         words = self.dropout(self.embedding(tokens.flatten()[packed.index]))
         states, last = self.gru(packed.pack(words))
@@ -57,7 +57,7 @@ class GRUEncoder(nn.Module):
 
 
 class TransformerEncoder(nn.Module):
-    """A transformers text network (BERT ...) and a linear layer to `width`."""
+    """A transformers text network, such as BERT, and a linear layer to `width`."""
 
     def __init__(self, given: TextInput, width: int, *, rate: float) -> None:
         super().__init__()
@@ -68,24 +68,24 @@ class TransformerEncoder(nn.Module):
         self.linear = nn.Linear(int(self.pretrained.network.config.hidden_size), width)
 
     def forward(self, tokens: Tensor, lengths: Tensor) -> Tensor:
-        """Every token in its context, [m, words, width]."""
+        """Encode every token in its context, [m, words, width]."""
         words: Tensor = self.linear(self.pretrained(tokens, lengths))
         return words
 
     def sentence(self, tokens: Tensor, lengths: Tensor) -> Tensor:
-        """The mean over the tokens, [m, width]."""
+        """Average over the tokens, [m, width]."""
         mask = length_mask(lengths.to(tokens.device), tokens.shape[1])
         return masked_mean(self(tokens, lengths), mask)
 
     def summands(self, tokens: Tensor, lengths: Tensor) -> Tensor:
-        """What every token adds to the sentence, [m, words, width]; 0 for padding."""
+        """Compute what every token adds to the sentence, [m, words, width]; 0 for padding."""
         mask = length_mask(lengths.to(tokens.device), tokens.shape[1])
         states: Tensor = self(tokens, lengths)
         return states * (mask / mask.sum(1, keepdim=True))[..., None]
 
 
 class TextNetwork(Pretrained):
-    """The last hidden states of a transformers text network, or of CLIP's text tower."""
+    """Last hidden states of a transformers text network, or of CLIP's text tower."""
 
     kind = "text_encoder"
 

@@ -28,11 +28,11 @@ from gradspace.parameters import Flag
     warm_up="triplet",
 )
 class TextDual(RetrievalModel):
-    """Passages in the place of images: both sides read text, with one encoder or one each.
+    """Passages in place of images: both sides read text, with a shared encoder or one each.
 
-    A bi-directional GRU over the words, the maximum of its states over them; or a transformers text
-    encoder, the mean over its tokens. Dense passage retrieval has two BERTs, which are
-    `shared=false` here; the schedule is this project's.
+    A text is the maximum of a bi-directional GRU's states over its words, or the mean of a
+    transformers text encoder's states over its tokens. Dense passage retrieval has two BERTs, which
+    is `shared=false` here; the schedule is this project's.
     """
 
     reads_passages = True
@@ -51,7 +51,7 @@ class TextDual(RetrievalModel):
         self.passages = None if shared else encoders.texts(text_input, bidirectional=True)
 
     def embed_images(self, images: Tensor) -> Tensor:
-        """[n, width], from passages as `gradspace.data` makes them: the length, then tokens."""
+        """Embed passages, given as their length followed by tokens, as [n, width]."""
         encoder = self.texts if self.passages is None else self.passages
         return _embed(encoder, tokens=images[:, 1:], lengths=images[:, 0])
 

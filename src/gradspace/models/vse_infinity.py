@@ -1,4 +1,4 @@
-"""VSE-infinity: learnt pooling (GPO) of image regions or grid cells and of words."""
+"""VSE-infinity: learned pooling (GPO) of image regions or grid cells and of words."""
 
 from __future__ import annotations
 
@@ -37,27 +37,28 @@ DropRate = Annotated[float, Field(strict=True, ge=0, le=0.5)]
         "learning_rate": 5e-4,
         "weight_decay": 1e-4,
     },
-    words_and_features={"weight_decay": 1e-2},  # the default of the optimiser, left as it is there
+    words_and_features={"weight_decay": 1e-2},  # the optimiser's default, as in the published code
 )
 class VSEInfinity(RetrievalModel):
     """Generalized pooling of regions or grid cells, and of the words of a bi-GRU or BERT.
 
-    Regions: FC plus a two-layer MLP (BatchNorm inside, half the width), summed, GPO, unit length.
-    Grids from a backbone: FC and GPO. Words: a bi-directional GRU, directions averaged, or BERT
-    with a linear layer, then GPO. Published with BERT at 0.1 and the backbone at 0.01 of the
-    learning rate, BatchNorm statistics of the backbone kept.
+    Regions go through an FC layer plus a two-layer MLP (BatchNorm inside, half the width), whose
+    outputs are added, then GPO. Grids from a backbone go through an FC layer and GPO. Words go
+    through a bi-directional GRU with averaged directions, or BERT with a linear layer, then GPO.
+    The published training has BERT at 0.1 and the backbone at 0.01 of the learning rate, and keeps
+    the backbone's BatchNorm statistics.
 
-    Size augmentation, as the published code does it, in training only. Regions of a detector are
-    dropped with probability `drop`, cells of a grid with about half of that. Of the words a share
-    `drop` is touched: half of these are masked, a tenth becomes any other, the rest is deleted. For
-    BERT a word is all its pieces, and the marks of start and end stay; for a GRU they are words.
-    `vary` draws the shares of every sample between 0 and twice `drop` instead, so that the full
-    number of regions is met in training, as it is in evaluation.
+    Size augmentation follows the published code and is used in training only. Regions of a detector
+    are dropped with probability `drop`, cells of a grid with about half of that. A share `drop` of
+    the words is changed: half of these are masked, a tenth replaced by a random one, the rest
+    deleted. For BERT a word includes all its pieces, and start and end marks are kept; for a GRU
+    the marks count as words. `vary` instead draws the share of every sample between 0 and twice
+    `drop`, so that training also sees the full number of regions, as evaluation does.
     """
 
     masks_words = True
     continues: Tensor | None
-    """bool [tokens], True for those that go on with the word before them."""
+    """Mask of the tokens that continue the word before them, bool [tokens]."""
 
     def __init__(
         self,
@@ -96,14 +97,14 @@ class VSEInfinity(RetrievalModel):
         return unit(self.pool_texts(*self._words(tokens, lengths)))
 
     def explain(self, images: Tensor, tokens: Tensor, lengths: Tensor) -> Contributions | None:
-        """Given the order of the values, GPO is a sum over the regions, and over the words."""
+        """Decompose scores: GPO is, given the order of values, a sum over regions or over words."""
         return cosine_contributions(
             self.pool_images.summands(*self._regions(images)),
             self.pool_texts.summands(*self._words(tokens, lengths)),
         )
 
     def _regions(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """What is pooled, [n, regions, width], and which of it, [n, regions]."""
+        """Compute regions, [n, regions, width], and the mask of those to pool, [n, regions]."""
         features = self.images(images)
         regions = self.project(features)
         if self.refine is not None:
@@ -131,7 +132,7 @@ def _mlp(width_in: int, width: int) -> nn.Sequential:
 
 
 def _marked(tokens: tuple[int, ...], num_tokens: int) -> Tensor:
-    """bool [num_tokens], True at these tokens."""
+    """Build a mask, bool [num_tokens], that is True at these tokens."""
     return torch.zeros(num_tokens, dtype=torch.bool).index_fill(
         0, torch.tensor(tokens).long(), True
     )

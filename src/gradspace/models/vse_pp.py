@@ -1,4 +1,4 @@
-"""VSE++: one fully connected layer on a pooled image feature, a GRU over the words."""
+"""VSE++: a fully connected layer on a pooled image feature, and a GRU over the words."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from gradspace.models.registry import STEP_DECAY, model
 class VSEPlusPlus(RetrievalModel):
     """Pooled image features through one layer; the last state of a GRU over the words.
 
-    image = unit(FC(unit(pooled feature))), text = unit(GRU's state after the last word). Of an
-    image with several regions the mean is taken. The published training fine-tunes in a second
-    step, all parts at one learning rate, BatchNorm statistics included.
+    image = unit(FC(unit(pooled feature))), text = unit(GRU's state after the last word). Several
+    regions of an image are averaged. The published training fine-tunes in a second step, with all
+    parts at one learning rate, including BatchNorm statistics.
 
     With a transformers text encoder (not published) the text is the mean over its tokens.
     """
@@ -54,13 +54,13 @@ class VSEPlusPlus(RetrievalModel):
         return unit(self.texts.sentence(tokens, lengths))
 
     def explain(self, images: Tensor, tokens: Tensor, lengths: Tensor) -> Contributions | None:
-        """Of regions, whose mean is taken, and of a transformers text encoder's tokens."""
+        """Decompose scores by regions, and by the tokens of a transformers text encoder."""
         return cosine_contributions(
             self._summands(self.images(images)), self.texts.summands(tokens, lengths)
         )
 
     def _summands(self, features: Tensor) -> Tensor:
-        """FC(m / |m|), m the mean of the regions x, is the mean of FC(x / |m|); the bias too."""
+        """Split FC(m / |m|), where m is the mean of the k regions x, into FC(x / |m|) / k."""
         if features.dim() == 2:
             return unit(self.project(unit(features)))
         length = features.mean(1, keepdim=True).norm(dim=2, keepdim=True).clamp(min=1e-12)

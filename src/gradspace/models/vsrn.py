@@ -1,4 +1,4 @@
-"""VSRN: graph convolutions relate the regions of an image, a GRU reads them one by one."""
+"""VSRN: graph convolutions relate the regions of an image, and a GRU reads them one by one."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from gradspace.parameters import Flag
 class VSRN(RetrievalModel):
     """Regions related by graph convolutions and read by a GRU; a GRU over the words.
 
-    A fully connected layer on every region, four residual graph convolutions, and a GRU that reads
-    the regions in their order: its last state is the image. Texts as in VSE++. `caption_decoder`
-    adds the published `extra_loss`, of weight 1; it is off as in ICR.
+    A fully connected layer is applied to every region, then four residual graph convolutions, then
+    a GRU that reads the regions in order: its last state is the image. Texts are as in VSE++.
+    `caption_decoder` adds the published `extra_loss`, with weight 1; it is off, as in ICR.
 
-    Before the GRU every channel is divided by its length over the regions of its image, as the
-    published code does, whose paper says nothing of it. The code has two versions. For Flickr30k,
+    Before the GRU every channel is divided by its length over the regions of its image, as in the
+    published code, though the paper does not mention it. The code has two versions. For Flickr30k,
     the default here, a BatchNorm follows the GRU (`batch_norm`). For MS-COCO there is none, and the
-    regions are divided so before the convolutions too (`first_norm`). ICR has both for MS-COCO.
-    Without the BatchNorm all images begin alike, and the hardest negative alone may not separate
-    them.
+    regions are also normalised in this way before the convolutions (`first_norm`). ICR has both for
+    MS-COCO. Without the BatchNorm all images start out alike, and the hardest negative alone may
+    not separate them.
 
-    The published regions come in the order of a detector's confidence, which grids do not have:
+    The published regions are ordered by a detector's confidence, which grids do not have:
     `longest_last` sorts the regions of each image by the length of their features, so that the GRU
     reads the strongest ones last.
 
-    Published for precomputed regions: what a backbone is trained with is from VSE-infinity.
+    VSRN was published for precomputed regions; the settings for a backbone are VSE-infinity's.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class VSRN(RetrievalModel):
         return loss
 
     def _reason(self, images: Tensor) -> Tensor:
-        """Regions that know of each other, [n, regions, width]."""
+        """Compute regions related to each other, [n, regions, width]."""
         features = self.images(images)
         regions = self.project(_longest_last(features) if self.longest_last else features)
         if self.first_norm:
@@ -108,7 +108,7 @@ class VSRN(RetrievalModel):
 
 
 class _ImageNorm(nn.BatchNorm1d):
-    """One image alone has no statistics of its own, and takes those of the others before it."""
+    """BatchNorm that normalises a single image, which has no statistics, by running ones."""
 
     def forward(self, images: Tensor) -> Tensor:
         if len(images) > 1:
@@ -125,12 +125,12 @@ def _longest_last(features: Tensor) -> Tensor:
 
 
 def _unit_channels(regions: Tensor) -> Tensor:
-    """Every channel of length 1 over the regions of an image."""
+    """Scale every channel to length 1 over the regions of an image."""
     return unit(regions.transpose(1, 2)).transpose(1, 2)
 
 
 def _of_texts(regions: Tensor, num_texts: int, image_of_text: Tensor | None) -> Tensor:
-    """The regions of the image that each text describes."""
+    """Select the regions of the image that each text describes."""
     if image_of_text is not None:
         return regions[image_of_text]
     if len(regions) != num_texts:

@@ -1,9 +1,9 @@
-"""Published X-VLM weights, and where they go in `fusion` with a Swin backbone and a BERT.
+"""Loading of published X-VLM weights into `fusion` with a Swin backbone and a BERT.
 
 | published | here |
 |---|---|
 | `vision_encoder.*`, Swin's own names | `images.network.*`, those of transformers |
-| `...attn.qkv` | the queries', keys' and values' layers, a third each |
+| `...attn.qkv` | the query, key and value layers, a third each |
 | `text_encoder.bert.embeddings.*` | `texts.network.embeddings.*` |
 | `text_encoder.bert.encoder.layer.0-5.*` | `texts.network.encoder.layer.0-5.*` |
 | `text_encoder.bert.encoder.layer.6-11.*`, with `crossattention` | `fusion.0-5.*` |
@@ -11,9 +11,8 @@
 | `itm_head.0`, `.1`, `.3` | `matching_head.0`, `.1`, `.3` |
 | `temp` | `temperature`, of the draw of hard negatives |
 
-Fine-tuned weights are without `bert.`. The heads of the pre-training, `text_encoder.cls` and
-`bbox_head`, and tables that are computed (positions, windows) are left out. Everything else must
-be there on both sides.
+Fine-tuned weights lack `bert.`. The pre-training heads, `text_encoder.cls` and `bbox_head`, and
+computed tables (positions, windows) are left out. Everything else must exist on both sides.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ PLACE = {"q": 0, "k": 1, "v": 2}
 
 
 def load_published(model: nn.Module, path: Path) -> None:
-    """Put published weights into a `fusion`; what is missing or left over is an error, by name."""
+    """Load published weights into a `fusion`; missing or unexpected ones are an error, by name."""
     published = _read(path)
     wanted = {
         name: value for name, value in model.state_dict().items() if not LEFT_OUT.search(name)
@@ -65,21 +64,21 @@ def load_published(model: nn.Module, path: Path) -> None:
     missing = sorted({source for source, _ in sources.values()} - published.keys())
     left = sorted(published.keys() - {source for source, _ in sources.values()})
     if missing or left:
-        found = [(missing, "lacks"), (left, "has, and the model does not,")]
+        found = [(missing, "lacks"), (left, "has, unlike the model,")]
         told = "; it ".join(f"{verb} {', '.join(names)}" for names, verb in found if names)
         raise ValueError(f"{path} does not fit the model: it {told}")
     loaded = {name: _third(published[source], part) for name, (source, part) in sources.items()}
     for name, value in loaded.items():
         if value.shape != wanted[name].shape:
             raise ValueError(
-                f"{sources[name][0]} of {path} is {list(value.shape)}, and the model's {name} is "
+                f"{sources[name][0]} of {path} is {list(value.shape)}, but the model's {name} is "
                 f"{list(wanted[name].shape)}"
             )
     model.load_state_dict(loaded, strict=False)
 
 
 def published_name(name: str, num_text_layers: int) -> tuple[str, int | None]:
-    """What a weight is called in X-VLM, and which third of it is meant: 0, 1, 2, None for all."""
+    """Find a weight's name in X-VLM, and which third of it to take: 0, 1, 2, or None for all."""
     layer = re.match(r"fusion\.(\d+)\.(.*)", name)
     if layer:
         number = int(layer[1]) + num_text_layers
@@ -96,7 +95,7 @@ def published_name(name: str, num_text_layers: int) -> tuple[str, int | None]:
 
 
 def _read(path: Path) -> dict[str, Tensor]:
-    """Without what is left out, and without `bert.`."""
+    """Read published weights, dropping those that are left out and the prefix `bert.`."""
     if path.suffix != ".safetensors":
         raise ValueError(
             f"{path} is not a .safetensors file; a pickled one can run code when it is opened: "

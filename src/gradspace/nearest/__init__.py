@@ -1,1 +1,1 @@
-"""Nearest vectors: exact top-k while scores arrive in tiles, over float16 rows, or by faiss."""
+"""Nearest-neighbour search: exact top-k over tiles of scores or float16 rows, or with faiss."""

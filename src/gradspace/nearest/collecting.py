@@ -1,7 +1,7 @@
-"""The highest scores so far on a GPU: one kernel reads a tile and keeps what may be among them.
+"""Running top-k on a GPU: a kernel reads a tile and keeps the scores that may be among the highest.
 
-Behind the keys of a query there is room for more. What exceeds the lowest key is appended there,
-without an order, and only when the room fills up do all keys compete, and the lowest rises.
+After the keys of a query there is room for more. Scores above the lowest key are appended there in
+any order. Only when the room fills up do all keys compete, which raises the lowest.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ from gradspace.nearest.running import EMPTY, RunningTop, decode_keys
 from gradspace.scores.tiles import blocks
 
 ROOM, SPARE = 3, 32
-"""For so many times the length of a list, and a few more, there is room behind it."""
+"""Room for pending keys: ROOM times the length of a list, plus SPARE."""
 GROWTH = 1.5
-"""Times as many candidates as there have been are taken at once: where they come in random order,
-as many times the length of a list are appended, give or take a few."""
+"""Candidates taken at once, relative to those seen before: if they come in random order, about
+GROWTH times the length of a list are appended."""
 SETTLED_AT_ONCE = 65_536
-"""Queries, so that what is copied on the way stays small."""
+"""Queries settled at a time, to keep temporary copies small."""
 HEIGHT, WIDTH, WARPS = 8, 128, 4
-"""Of a program of the kernel: the rows in memory that it reads, the scores of each, its size."""
+"""Shape of a program of the kernel: rows in memory, scores read of each row, and warps."""
 
 
 def running_top(num_queries: int, length: int, device: torch.device, start: int = 0) -> Top:
-    """The fastest one for a device."""
+    """Create the fastest running top-k for a device."""
     kind = CollectingTop if can_collect(device) else RunningTop
     return kind(num_queries, length, device, start)
 
 
 def can_collect(device: torch.device) -> bool:
-    """Is there a kernel for this device?"""
+    """Whether the kernel runs on this device."""
     return is_available(torch.empty(0, device=device)) and _compiles(device)
 
 
 @cache
 def _compiles(device: torch.device) -> bool:
-    """Does the kernel? One warning says that it does not."""
+    """Whether the kernel compiles for this device; warns once if not."""
 
     def try_it() -> bool:
         CollectingTop(1, 1, device).take(slice(0, 1), torch.zeros(1, 1, device=device), 0)
@@ -52,20 +52,20 @@ def _compiles(device: torch.device) -> bool:
 
 
 class _Taken(NamedTuple):
-    """A part of a tile whose keys were appended, unless there was no room for all."""
+    """A part of a tile whose keys were appended, as far as there was room."""
 
     queries: slice
     tile: Tensor
     first: int
     most: Callable[[], int]
-    """The largest number of keys that a query then had beside its highest."""
+    """Returns the largest number of pending keys that any query then had."""
 
 
 class CollectingTop:
-    """The keys of `RunningTop`, without those of candidates that are none (score -inf).
+    """Kernel version of `RunningTop`; it never holds excluded candidates (score -inf).
 
-    Whether there was room for a tile is looked at when the next one comes, while the device is
-    already busy with that one: until then a tile must stay as it is.
+    Whether there was room for a tile is checked only when the next one is taken, so that the device
+    stays busy. Until then a tile must not change.
     """
 
     def __init__(self, num_queries: int, length: int, device: torch.device, start: int = 0) -> None:
@@ -73,16 +73,16 @@ class CollectingTop:
         self.length, self.room = length, ROOM * length + SPARE
         shape = (num_queries, length + self.room)
         self._held = torch.full(shape, EMPTY, device=device)
-        """[queries, length + room]: the highest keys, then pending ones."""
+        """Highest keys, then pending ones, [queries, length + room]."""
         self._count = torch.zeros(num_queries, dtype=torch.int32, device=device)
-        """[queries]: the pending keys."""
+        """Number of pending keys, [queries]."""
         self._lowest = torch.full((num_queries,), -torch.inf, device=device)
         self._taken: _Taken | None = None
         self._settled = True
 
     @property
     def keys(self) -> Tensor:
-        """[queries, length]: the highest, in any order."""
+        """Highest keys in any order, [queries, length]."""
         self._finish()
         if not self._settled:
             for queries in blocks(len(self._held), SETTLED_AT_ONCE):
@@ -95,12 +95,12 @@ class CollectingTop:
         self._lowest = decode_keys(self.keys.amin(1))[0]
 
     def take(self, queries: slice, tile: Tensor, first: int) -> None:
-        """As `RunningTop.take`."""
+        """Let candidates compete; see `RunningTop.take`."""
         for part in self._parts(tile.shape[1], first - self.start):
             self._append(queries, tile[:, part], first + part.start)
 
     def _parts(self, width: int, seen: int) -> Iterator[slice]:
-        """The first candidates as many as there is room for, then more and more at a time."""
+        """Split candidates: first as many as there is room for, then more and more at a time."""
         start = 0
         while start < width:
             size = max(self.room, int(GROWTH * (seen + start)))
@@ -138,7 +138,7 @@ class CollectingTop:
         )
 
     def _finish(self) -> None:
-        """Make sure that the last tile is in, and that there is room for another."""
+        """Complete the last tile, and make room for another."""
         if self._taken is None:
             return
         taken, self._taken = self._taken, None
@@ -149,7 +149,7 @@ class CollectingTop:
             self._settle(taken.queries, most)
 
     def _take_again(self, taken: _Taken) -> None:
-        """Forget what there was no room for, and take it in parts: the room holds a small one."""
+        """Drop the keys of a tile that exceeded the room, and take it in smaller parts."""
         queries, tile, first, _ = taken
         pending = self._held[queries, self.length :]
         pending.masked_fill_(decode_keys(pending)[1] >= first, EMPTY)
@@ -159,7 +159,7 @@ class CollectingTop:
         self._finish()
 
     def _settle(self, queries: slice, most: int) -> None:
-        """Keep the highest keys of queries that have at most so many pending."""
+        """Keep the highest keys of queries that have at most `most` pending ones."""
         held = self._held[queries, : self.length + most]
         highest = held.topk(self.length, sorted=False).values
         held[:, : self.length] = highest
@@ -172,7 +172,7 @@ Top = RunningTop | CollectingTop
 
 
 def _read_later(number: Tensor) -> Callable[[], int]:
-    """Waits for what the device has been given so far, and for nothing that comes after it."""
+    """Copy a number to the CPU; reading it waits only for the work queued before this call."""
     if not number.is_cuda:
         return lambda: int(number)
     copy = number.to("cpu", non_blocking=True)

@@ -1,8 +1,8 @@
 """Exact search over float16 vectors that stay where they are, on disk or in memory.
 
-Products in float16 tell which vectors may be among the highest: torch multiplies such a matrix with
-a vector at the speed of memory. How far they are off is bounded, so that all others are out, and
-the few that are left are scored in float64. What is found is what scoring everything would find.
+Products in float16, which torch computes at the speed of memory, tell which vectors may be among
+the highest. Their error is bounded, so all other vectors can be excluded, and the few that remain
+are scored in float64. The result is that of scoring every vector in float64.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from gradspace.nearest.running import RunningTop, decode_keys
 from gradspace.scores.tiles import blocks
 
 LONGEST = 1.01
-"""The length of a vector at most: unit vectors, rounded."""
+"""Largest length of a vector: they are unit vectors, but rounded."""
 MANY = 32
-"""Queries from which on it is faster to convert the vectors once for all of them."""
+"""Number of queries from which it is faster to convert the vectors once for all of them."""
 ROWS_AT_ONCE = 8192
 SPARE = 32
-"""Rows beyond k that are kept where many queries are answered at once."""
+"""Rows kept beyond k when many queries are answered at once."""
 
 Neighbours = tuple[NDArray[np.int64], NDArray[np.float32]]
-"""Rows and their scores, highest first; of equal scores the first row first."""
+"""Rows and their scores, highest first; equal scores in the order of rows."""
 
 
 @torch.inference_mode()
 def top_rows(
     vectors: Tensor, queries: Tensor, k: int, allowed: Tensor | None = None
 ) -> list[Neighbours]:
-    """The k rows of float16 [n, d] that score highest with each query, float32 [q, d].
+    """Find the k rows of float16 [n, d] that score highest with each query, float32 [q, d].
 
-    `allowed` is bool [n]: only these are found. Fewer than k where there are fewer.
+    Only rows in the mask `allowed`, bool [n], are found; if there are fewer than k, all of them.
     """
     num_allowed = len(vectors) if allowed is None else int(allowed.sum())
     k = min(k, num_allowed)
@@ -51,7 +51,7 @@ def _of_one(vectors: Tensor, query: Tensor, k: int, allowed: Tensor | None) -> N
         scores.masked_fill_(~allowed, -torch.inf)
     lowest = scores.topk(k, sorted=False).values.amin().float()
     error = _error_of_product(query, rounded)
-    # What is out scores less than k others do: by more than both can be off.
+    # An excluded row scores lower than k others by more than the errors of both.
     maybe = (scores >= lowest - 2 * error).nonzero().squeeze(1)
     if allowed is not None:
         maybe = maybe[allowed[maybe]]
@@ -59,7 +59,7 @@ def _of_one(vectors: Tensor, query: Tensor, k: int, allowed: Tensor | None) -> N
 
 
 def _error_of_product(query: Tensor, rounded: Tensor) -> float:
-    """How far a product with the rounded query, summed in float32 and rounded, may be off."""
+    """Bound the error of a product with the rounded query, summed in float32 and rounded."""
     of_query = float((query.double() - rounded.double()).norm())
     of_sum_and_result = float(query.norm()) * (len(query) * 2.0**-24 + 2.0**-11)
     return LONGEST * (of_query + of_sum_and_result) + 2.0**-24
@@ -79,14 +79,14 @@ def _of_many(vectors: Tensor, queries: Tensor, k: int, allowed: Tensor | None) -
     found = []
     for query, scores, maybe, off in zip(queries, kept, candidates, error, strict=True):
         one = highest(vectors, query, maybe[scores > -torch.inf], k)
-        if one[1][-1] < scores.amin() + off:  # one that was not kept might score as high
+        if one[1][-1] < scores.amin() + off:  # a row that was not kept might score as high
             one = _of_one(vectors, query, k, allowed)
         found.append(one)
     return found
 
 
 def highest(vectors: Tensor, query: Tensor, rows: Tensor, k: int) -> Neighbours:
-    """The k highest of some rows, by scores in float64."""
+    """Find the k highest-scoring of the given rows, in float64."""
     rows, wide = rows.sort().values, query.double()
     parts = [vectors[some].double() @ wide for some in torch.split(rows, ROWS_AT_ONCE)]
     scores, order = torch.cat(parts).sort(descending=True, stable=True)

@@ -1,17 +1,17 @@
-"""Approximate indices of faiss, by inner product: how those of mining and of search are made."""
+"""Construction of the approximate faiss indices, by inner product, for mining and for search."""
 
 from __future__ import annotations
 
 from typing import Any
 
 MOST_IN_HNSW = 1_000_000
-"""A graph of more vectors takes long to build: clusters (IVF) are used instead."""
+"""Number of vectors beyond which a graph takes too long to build, and clusters (IVF) are used."""
 HNSW_NEIGHBOURS = 32
 HNSW_BUILD_EFFORT = 80
 VECTORS_PER_CLUSTER_TRAINED = 64
 SHARE_OF_CLUSTERS_SEARCHED = 1 / 8
 NUMBERS_PER_CODE = 8
-"""A byte of a product-quantised vector stands for so many numbers."""
+"""Numbers of a vector that one byte of its product-quantised form stands for."""
 
 
 def import_faiss(what: str, instead: str) -> Any:
@@ -25,7 +25,7 @@ def import_faiss(what: str, instead: str) -> Any:
 
 
 def new_graph(faiss: Any, width: int, *, halves: bool = False) -> Any:
-    """HNSW, which keeps the vectors: as they are, or in half the memory."""
+    """Create an HNSW index, which stores the vectors unchanged or as halves."""
     metric = faiss.METRIC_INNER_PRODUCT
     if halves:
         kept = faiss.ScalarQuantizer.QT_fp16
@@ -37,7 +37,7 @@ def new_graph(faiss: Any, width: int, *, halves: bool = False) -> Any:
 
 
 def new_clusters(faiss: Any, count: int, width: int, *, codes: bool = False) -> Any:
-    """IVF for `count` vectors, to be trained: keeps them as they are, or codes of a byte each."""
+    """Create an untrained IVF index for `count` vectors, storing them unchanged or quantised."""
     num_clusters, metric = max(1, int(count**0.5)), faiss.METRIC_INNER_PRODUCT
     centres = faiss.IndexFlatIP(width)
     if codes:

@@ -1,14 +1,14 @@
 # mypy: ignore-errors
-"""The Triton kernel of mining: of a tile of scores, the few that may be among the highest."""
+"""Triton kernel that collects the few scores of a tile that may be among the highest."""
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
-# Triton lays out a tile for each of its accesses, and moves it from one layout to the next through
-# shared memory. Where it cannot see which numbers are neighbours, one layout serves all of them:
-# that of the scores, whose neighbours in memory are those of the last axis here.
+# Triton lays out a tile for each access, and moves it from one layout to the next through shared
+# memory. If it cannot see which values are adjacent, it uses one layout for all accesses: that of
+# the scores, which are adjacent in memory along the last axis here.
 HIDDEN = ["query_stride", "candidate_stride", "count_stride", "pending_stride"]
 NUMBERS = ["num_queries", "num_candidates", "first", "room"]
 
@@ -19,11 +19,11 @@ def collect(
     lowest, count, count_stride, pending, pending_stride, room,
     BY_QUERY: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Append the key of every score above the lowest of its query to what is pending for it.
+    """Append the key of every score above the lowest of its query to the query's pending keys.
 
-    `count` grows by all of them; only those that there is room for are stored. Their order is that
-    of the programs' luck, which is no matter: keys say themselves which is higher. BY_QUERY: a row
-    in memory has the scores of a query, else those of a candidate.
+    `count` grows by all of them, but only those that fit the room are stored. Their order varies
+    between runs, which is harmless, as keys carry their own order. With BY_QUERY a row in memory
+    has the scores of a query, else those of a candidate.
     """
     across = tl.cdiv(num_candidates if BY_QUERY else num_queries, WIDTH)
     number = tl.program_id(0)
@@ -44,7 +44,7 @@ def collect(
 
 @triton.jit
 def _key(scores, index):
-    """As `running.encode_keys`."""
+    """Kernel version of `running.encode_keys`."""
     bits = tl.where(scores == 0.0, 0.0, scores).to(tl.int32, bitcast=True)  # -0.0 becomes 0.0
     bits = bits ^ ((bits >> 31) & 0x7FFFFFFF)
     return (bits.to(tl.int64) << 32) | (0xFFFFFFFF - index)

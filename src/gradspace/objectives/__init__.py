@@ -1,4 +1,4 @@
-"""Objectives by name. Every module in this folder is imported, and registers what it defines."""
+"""Objectives by name; importing this package imports its modules, which register theirs."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ for _module in pkgutil.iter_modules(__path__):
 
 @dataclass(frozen=True)
 class ObjectiveInfo:
-    """What `gs.list_objectives()` tells about one objective."""
+    """Description of one objective, as listed by `gs.list_objectives()`."""
 
     name: str
     summary: str
     source: str
     parameters: dict[str, Any]
     reduction: Reduction
-    """How it is published to reduce a batch; it decides how large the gradient is."""
+    """Published reduction of a batch, which determines the size of the gradient."""
 
 
 def objective(name: str, **parameters: Any) -> Objective:
-    """The objective of that name, with its parameters checked.
+    """Build the objective of that name, checking its parameters.
 
     Examples:
         >>> objective("triplet-hard", margin=0.3)
@@ -53,7 +53,7 @@ def objective(name: str, **parameters: Any) -> Objective:
     if not isinstance(name, str):
         raise ValueError(
             f"the name of an objective must be a string, got {name!r}; gs.list_objectives() "
-            "lists them"
+            "lists the names"
         )
     if not _is_known(name):
         load_installed()
@@ -68,7 +68,7 @@ def objective(name: str, **parameters: Any) -> Objective:
 
 
 def as_objective(given: Objective | str) -> Objective:
-    """An objective as it is, or the one of that name with its defaults."""
+    """Return an objective unchanged, or build one by name with its defaults."""
     if isinstance(given, str):
         return objective(given)
     if not isinstance(given, Objective):
@@ -80,11 +80,11 @@ def as_objective(given: Objective | str) -> Objective:
 
 
 def list_objectives() -> tuple[ObjectiveInfo, ...]:
-    """Every objective: name, one line, its paper, its parameters with defaults, its reduction.
+    """List all objectives with summary, paper, parameters and their defaults, and reduction.
 
-    The published reductions make gradients that are four orders of magnitude apart (a table is in
-    docs/concepts.md): to swap objectives is to swap the learning rate, but for optimisers such as
-    Adam that ignore the size. `RetrievalLoss(reduction="mean")` makes them comparable.
+    With their published reductions, gradients differ by four orders of magnitude (docs/concepts.md
+    has a table). To swap objectives is thus to change the learning rate, except for optimisers such
+    as Adam that ignore the size. `RetrievalLoss(reduction="mean")` makes them comparable.
     """
     load_installed()
     losses = [
@@ -118,10 +118,10 @@ def _joined(*sources: str) -> str:
 
 
 class _CallableModule(ModuleType):
-    """Keep `gs.objectives()` working, which is the name of this package, for one version."""
+    """Keeps the old function `gs.objectives()`, now the name of this package, for one version."""
 
     def __call__(self) -> tuple[ObjectiveInfo, ...]:
-        message = "gs.objectives() is now gs.list_objectives(), and will be gone in version 0.3"
+        message = "gs.objectives() is now gs.list_objectives() and will be removed in version 0.3"
         warnings.warn(message, DeprecationWarning, stacklevel=2)
         return list_objectives()
 

@@ -1,4 +1,4 @@
-"""The binomial deviance loss over all pairs of a query."""
+"""Binomial deviance loss over all pairs of a query."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from gradspace.parameters import Positive, Real
 class BinomialDeviance(Objective):
     """Mean of log(1 + exp(-alpha (p - b))) / alpha + mean of log(1 + exp(beta (s - b))) / beta.
 
-    Means over the query's positives p and negatives s, b the base. Divided by alpha and beta, as
-    multi-similarity is, so that the weights are the sigmoids of GOAL eq. 11.
+    The means run over the query's positives p and negatives s; b is the base. Dividing by alpha and
+    beta, as in multi-similarity, makes the weights the sigmoids of GOAL eq. 11.
 
     Relations: with one positive and one negative it has the weights of constant/sigmoid.
     """

@@ -21,7 +21,7 @@ class Circle(Objective):
 
     The sums run over the query's negatives s and positives p, m is the margin. The self-paced
     weights a_n = max(s + m, 0) and a_p = max(1 + m - p, 0) are held constant, as in the paper's
-    gradients (its eq. 10), so that the weights are not the derivative of the value.
+    gradients (its eq. 10), so the weights are not the derivative of the value.
 
     Relations: with one positive, one negative and margin 0 its weights are those of circle/linear
     with offset 1, times the scale.

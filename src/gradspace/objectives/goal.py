@@ -18,9 +18,9 @@ from gradspace.objectives.statistics import Hardest, PositiveScores, Statistic
 class Goal(Objective):
     """T (P- n - P+ p) per positive pair, with T and P constants of the step (GOAL section 3).
 
-    p is the score of the positive, n that of the query's hardest negative, so that the gradient is
-    -T P+ on the positive and T P- on the hardest negative: the objective *is* its weights and needs
-    no loss that they derive from. A query with k positives has k triplets.
+    p is the score of the positive and n that of the query's hardest negative, so the gradient is
+    -T P+ on the positive and T P- on the hardest negative: the objective *is* its weights, which
+    need not be the derivative of any loss. A query with k positives has k triplets.
 
     Relations: constant/constant has the weights of the hardest-negative triplet loss; nca/constant
     those of hardest NT-Xent divided by its scale; circle/linear those of circle loss up to a
@@ -36,8 +36,8 @@ class Goal(Objective):
     reduction: ClassVar[Reduction] = "sum"
     is_loss: ClassVar[bool] = False
     value_note: ClassVar[str] = (
-        "GOAL has no loss, only a gradient: shown as loss is the linear form T (P- n - P+ p) that "
-        "has it, which may be negative and need not fall; dev tells what is learnt"
+        "GOAL has no loss, only a gradient: the loss shown is the linear form T (P- n - P+ p) with "
+        "that gradient, which may be negative and need not fall; judge progress on dev"
     )
     mined: ClassVar[bool] = True
 
@@ -55,13 +55,13 @@ class Goal(Objective):
             if self.relative:
                 m_negative = self.relative.m_negative(n, *of_relative)
                 m = (self.relative.m_positive(positive, n), m_negative)
-            constant = p.detach(), n.detach()  # a weight may be one of them as it is
+            constant = p.detach(), n.detach()  # a weight may return one of them unchanged
             positive_weight, negative_weight = self._pair_weights(*constant, *m)
             weight = self.triplet_weight(*constant)
         return positive.sum((weight * (negative_weight * n - positive_weight * p)).where(exists, 0))
 
     def _pair_weights(self, *scores: Tensor) -> tuple[Tensor, Tensor]:
-        """P+ and P-; one tensor would be taken apart by its rows."""
+        """Compute P+ and P-, checking for two: a single tensor would unpack into its rows."""
         found: Any = self.pair_weight(*scores)
         if not isinstance(found, tuple | list) or len(found) != 2:
             got = len(found) if isinstance(found, tuple | list) else f"a {type(found).__name__}"

@@ -1,4 +1,4 @@
-"""The multi-similarity loss, with its mining, over all positives and negatives of a query."""
+"""Multi-similarity loss, with its mining, over all positives and negatives of a query."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class MultiSimilarity(Objective):
     """log(1 + sum of exp(-alpha (p - base))) / alpha + log(1 + sum of exp(beta (s - base))) / beta.
 
     The sums run over the mined pairs: the query's positives below its hardest negative + epsilon
-    and its negatives above its smallest positive - epsilon; epsilon=None takes all of them. The
+    and its negatives above its smallest positive - epsilon; with epsilon=None, over all pairs. The
     defaults are GOAL's, whose Table 1 relates this loss to constant/sigmoid-ms; the original paper
     has alpha 2, beta 50, base 1.
     """

@@ -19,8 +19,8 @@ from gradspace.parameters import Positive
 class NTXent(Objective):
     """-log(exp(p/t) / (exp(p/t) + sum over negatives of exp(s/t))), mean over the positives.
 
-    With several positives there is one term per positive; the other positives are left out of it.
-    Written as softplus(logsumexp of the negatives - p/t), which is the same.
+    With several positives there is one term per positive, from which the other positives are left
+    out. It is computed as softplus(logsumexp of the negatives - p/t), which is equal.
     """
 
     temperature: Positive = 0.1

@@ -1,14 +1,14 @@
 """Objectives with negatives that were mined offline from the whole training set (AOQ).
 
 A pair of image I and caption T comes with a mined caption T- and a mined image I-; T~ is a caption
-of I-, and I~ is the image of T-. The terms of both directions together (the equations of the
-supplement's paper as its authors' code has them):
+of I-, and I~ is the image of T-. The terms of both directions together are (equations of AOQ as in
+its authors' code):
 
     w_t [g1 + s_on_t - p]+ + w_i [g1 + s_on_i - p]+       online, hardest negatives of the batch
     + [g2 + s(I, T-) - p]+ + [g2 + s(I-, T) - p]+         offline triplet
     + [g2 + s(I-, T-) - p]+ + [g2 + s(I~, T~) - p]+       offline quintuplet
 
-The first of every line is of the image's direction, the second of the text's.
+The first term of every line belongs to the image's direction, the second to the text's.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from gradspace.parameters import Flag, Positive, Real
 @loss("offline-triplet", source="AOQ supplement 2020, OffTri")
 @dataclass(frozen=True)
 class OfflineTriplet(Objective):
-    """Hardest triplet in the batch, and a triplet with the mined negative: [g2 + s(mined) - p]+.
+    """Hardest triplet in the batch plus a triplet with the mined negative, [g2 + s(mined) - p]+.
 
     Relations: without mined negatives it is triplet-hard.
     """
 
     margin: Real = 0.2
-    """g1, of the online term."""
+    """Margin g1 of the online term."""
     offline_margin: Real = 0.0
-    """g2, of the offline terms."""
+    """Margin g2 of the offline terms."""
     reduction: ClassVar[Reduction] = "sum"
     mined: ClassVar[bool] = True
     uses_offline: ClassVar[bool] = True
@@ -62,7 +62,7 @@ class OfflineTriplet(Objective):
 @loss("offline-quintuplet", source="AOQ supplement 2020, OffQuin")
 @dataclass(frozen=True)
 class OfflineQuintuplet(OfflineTriplet):
-    """offline-triplet, and [g2 + s - p]+ for a pair of which both sides are mined."""
+    """offline-triplet plus [g2 + s - p]+ for a pair of which both sides are mined."""
 
     def _offline_terms(self, offline: OfflineScores) -> Tensor:
         pairs = (self.offline_margin - offline.positive + offline.pair).relu()
@@ -74,7 +74,7 @@ class OfflineQuintuplet(OfflineTriplet):
 class AdaptiveOfflineQuintuplet(OfflineQuintuplet):
     """offline-quintuplet whose online term has the weight w = beta - (s(mined) - s_on) / alpha.
 
-    The weight is a constant of the step and not below zero; the authors' code differentiates it
+    The weight is a constant of the step and at least 0; the authors' code differentiates it
     (`detach=False`) and lets it become negative (`clamp=False`).
     """
 

@@ -21,7 +21,7 @@ def constant(p: Tensor, n: Tensor) -> tuple[Tensor, Tensor]:
 
 @pair_weight("linear", source="GOAL eq. 10")
 def linear(p: Tensor, n: Tensor) -> tuple[Tensor, Tensor]:
-    """1 - p and max(n, 0): a negative that is far already is not pushed."""
+    """1 - p and max(n, 0): a negative that is already far away is not pushed."""
     return 1 - p, n.clamp(min=0)
 
 
@@ -54,7 +54,8 @@ def sigmoid_ms(
 ) -> tuple[Tensor, Tensor]:
     """1 / (m+ + exp(alpha (p - base))) and 1 / (m- + exp(-beta (n - base))), m mean exponentials.
 
-    With m+ = m- = 1 it is the sigmoid weight. Follows equation 12 where the text contradicts it.
+    With m+ = m- = 1 this is the sigmoid weight. Where equation 12 and the paper's text contradict
+    each other, the equation is followed.
     """
     positive = 1 / (m_positive + torch.exp(alpha * (p - base)))
     return positive, 1 / (m_negative + torch.exp(-beta * (n - base)))

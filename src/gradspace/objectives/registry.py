@@ -1,7 +1,6 @@
-"""Registration: a loss is a decorated class, a triplet or pair weight a decorated function.
+"""Registries of objectives: a loss is a decorated class, a weight a decorated function.
 
-Every registered triplet weight T joins every pair weight P as the GOAL objective "T/P" without
-being listed anywhere.
+Every registered triplet weight T joins every registered pair weight P, as the GOAL objective "T/P".
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ T = TypeVar("T", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class Registered(Generic[T]):
-    """A registered class or function, with the first line of its docstring and its source."""
+    """A registered class or function, and the publication it comes from."""
 
     name: str
     build: T
@@ -33,7 +32,7 @@ class Registered(Generic[T]):
 
     @property
     def parts(self) -> list[Callable[..., Any]]:
-        """Everything whose parameters are its parameters."""
+        """Functions and classes whose parameters together are those of this entry."""
         return [self.build, *([self.relative] if self.relative else [])]
 
 
@@ -79,7 +78,7 @@ def _add(
     admit(entry.name, entry.build, taken.build if taken else None)
     if "/" in entry.name:
         raise ValueError(
-            f"{entry.name!r} has a /, which joins the names of two weights: leave it out"
+            f"{entry.name!r} contains a /, which separates the names of two weights: leave it out"
         )
     if not entry.summary:
         raise ValueError(f"{entry.name!r} needs a docstring: its first line is shown to users")
@@ -90,12 +89,12 @@ def _add(
 
 
 def _check_parameters(one: Registered[Any], other: Registered[Any]) -> None:
-    """What two weights of one objective call the same is one parameter, with one default."""
+    """Reject weights that share a parameter's name but not its default: it is one parameter."""
     own, its = (parameters_of(*entry.parts) for entry in (one, other))
     for name in own.keys() & its.keys():
         (_, default), (_, others) = own[name], its[name]
         if default != others:
             raise ValueError(
-                f"{one.name!r} has a parameter {name!r} that is {default!r} by default, and "
-                f"{other.name!r}, which it joins, one that is {others!r}: choose another name"
+                f"the parameter {name!r} of {one.name!r} is {default!r} by default, but that of "
+                f"{other.name!r}, which it joins, is {others!r}: choose another name"
             )

@@ -1,13 +1,14 @@
-"""Relative similarity: how a pair compares with the others, the m+ and m- of GOAL's MS weights.
+"""Relative similarity of a pair to the others: the m+ and m- of GOAL's MS weights.
 
-The two sets (GOAL section 3.3, from multi-similarity's mining, with a slack `epsilon`):
+They are means over two sets (GOAL section 3.3, from multi-similarity's mining, with a slack
+`epsilon`):
 
 - for m+, the *other pairs'* positive scores of the batch that are <= n + epsilon;
 - for m-, the query's negatives other than the hardest that are >= the smallest positive score of
   the batch - epsilon.
 
-m+ needs only the vector of positive scores, sorted once; m- only a count and a sum over the row: no
-set is ever built, and both stream. An empty set is neutral.
+m+ needs only the vector of positive scores, sorted once, and m- only a count and a sum over the
+row, so no set is ever built and both can be streamed. An empty set is neutral.
 """
 
 from __future__ import annotations
@@ -29,23 +30,23 @@ class Relative(ABC):
 
     epsilon: NonNegative = 0.1
     neutral: ClassVar[float]
-    """m of an empty set."""
+    """Value of m for an empty set."""
 
     @abstractmethod
     def sum_of_negatives(self, threshold: Tensor) -> Statistic:
-        """A statistic of the negatives at or above the threshold, the hardest included."""
+        """Statistic of the negatives at or above the threshold, including the hardest."""
 
     @abstractmethod
     def negative_mean(self, n: Tensor, total: Tensor, num_others: Tensor) -> Tensor:
-        """m- from that statistic, where there are other negatives than the hardest."""
+        """Compute m- from that statistic, if there are negatives other than the hardest."""
 
     @abstractmethod
     def of_positive(self, r: Tensor) -> Tensor:
-        """What is averaged over the set of m+."""
+        """Function of a positive score that is averaged over the set of m+."""
 
     @abstractmethod
     def positive_mean(self, p: Tensor, mean: Tensor) -> Tensor:
-        """m+ from that mean, where there are other positives in the set."""
+        """Compute m+ from that average, if there are other positives in the set."""
 
     def statistics(self, positive: PositiveScores) -> tuple[Statistic, Statistic]:
         smallest = positive.smallest_in_batch - self.epsilon
@@ -54,13 +55,13 @@ class Relative(ABC):
         return num_above, self.sum_of_negatives(threshold)
 
     def m_negative(self, n: Tensor, num_above: Tensor, total: Tensor) -> Tensor:
-        """m-, [queries, 1]."""
+        """Compute m-, [queries, 1]."""
         num_others = num_above - 1
         mean = self.negative_mean(n, total, num_others.clamp(min=1))
         return mean.where(num_others > 0, self.neutral)
 
     def m_positive(self, positive: PositiveScores, n: Tensor) -> Tensor:
-        """m+, [queries, slots]; in float64, as sums over the batch are."""
+        """Compute m+, [queries, slots]; in float64 internally, as sums over the batch are."""
         p, limit = positive.scores.double(), (n + self.epsilon).double()
         own = p <= limit
         total, count = positive.sum_in_batch(limit, self.of_positive)

@@ -30,7 +30,7 @@ def row_values(
     positives: Tensor | Positives,
     offline: OfflineScores | None = None,
 ) -> Tensor:
-    """The objective's value of every query, [queries], at least float32."""
+    """Compute the objective's value of every query, [queries], in at least float32."""
     check_scores(scores)
     positives = as_positives(positives)
     check_same_shape((scores.shape[0], scores.shape[1]), positives.shape)
@@ -53,7 +53,7 @@ def positive_scores(scores: Tensor, positives: Positives) -> PositiveScores:
 
 
 def reduce(wanted: Statistic, scores: Tensor, positives: Positives) -> Tensor:
-    """One statistic of every query's negatives."""
+    """Compute one statistic of every query's negatives."""
     match wanted:
         case Hardest():
             negatives = scores.detach().scatter(1, positives.index, -torch.inf)
@@ -70,7 +70,7 @@ def reduce(wanted: Statistic, scores: Tensor, positives: Positives) -> Tensor:
 
 
 def _log_sum_exp(term: Tensor, positives: Positives) -> Tensor:
-    """Over the negatives; torch.logsumexp would take four times as long on a CPU."""
+    """Reduce over the negatives; torch.logsumexp would take four times as long on a CPU."""
     term = term.scatter(1, positives.index, LOG_ZERO)
     highest = term.detach().amax(1, keepdim=True)
     return (term - highest).exp_().sum(1, keepdim=True).log() + highest

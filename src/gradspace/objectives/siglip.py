@@ -1,4 +1,4 @@
-"""The sigmoid loss of SigLIP: every pair is a binary question of its own."""
+"""SigLIP's sigmoid loss, which classifies every pair independently."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from gradspace.parameters import Positive, Real
 class SigLIP(Objective):
     """Sum over candidates of log(1 + exp(-z (scale s + bias))), z = 1 for positives, else -1.
 
-    Scale and bias are the published initial values. Every pair is in a row of both directions;
-    reduced by "mean", the average of the two, the loss is the published one.
+    Scale and bias are the published initial values. Every pair occurs in a row of both directions;
+    with the reduction "mean", the average of the two, the loss is the published one.
     """
 
     scale: Positive = 10.0

@@ -1,4 +1,4 @@
-"""One smooth family of gradient-space objectives, to be searched: GOAL's cells are points of it."""
+"""A smooth family of gradient-space objectives to search in; GOAL's cells are points of it."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ ALMOST_ONE = 1 - 1e-6
 class Smooth(Objective):
     """T (P- n - P+ p) with T and P from one smooth family, for a search in gradient space.
 
-    p is the score of a positive, n that of the query's hardest negative; T, P+ and P- are constants
-    of the step, as in GOAL:
+    p is the score of a positive and n that of the query's hardest negative; T, P+ and P- are
+    constants of the step, as in GOAL:
 
         T  = sigmoid(p1 p + n1 n + p2 p^2 + n2 n^2 + bias)
         P+ = pull (1 - gain_p d+ / exponent)^exponent  ramp(slope_p, base_p + shift d+ - p)
         P- = push (1 + gain_n d- / exponent)^exponent  ramp(slope_n, n - base_n - shift d-)
 
-    ramp(k, x) is the mean of sigmoid(k y) over x - width <= y <= x, and with width 0 sigmoid(k x):
-    it rises from 0 at x = 0 to 1 at x = width, with corners that are as round as k is small. d+ and
-    d- compare the pair with the others of the batch, as GOAL's m+ and m- do and over the same sets:
-    d+ is log(m+) / mean_p, d- is -log(m-) / mean_n, with m+ and m- the mean exponentials of
-    equation 12 of slopes mean_p and mean_n; d+ becomes the mean of p - r for a small mean_p, and
-    d- that of n - r. They are not computed where gain_p, gain_n and shift are 0.
+    ramp(k, x) is the mean of sigmoid(k y) over x - width <= y <= x, and sigmoid(k x) for width 0.
+    It rises from 0 at x = 0 to 1 at x = width; the smaller k, the rounder its corners. d+ and d-
+    compare the pair with the others of the batch, as GOAL's m+ and m- do and over the same sets:
+    d+ = log(m+) / mean_p and d- = -log(m-) / mean_n, where m+ and m- are the mean exponentials of
+    equation 12 with slopes mean_p and mean_n. As the slopes go to 0, d+ becomes the mean of p - r
+    and d- that of n - r. They are not computed if gain_p, gain_n and shift are all 0.
 
-    Relations: with its defaults it is nca/sigmoid. Every GOAL cell is a point of it or a limit;
-    `tests/objectives/test_smooth.py` has where.
+    Relations: the defaults give nca/sigmoid. Every GOAL cell is a point or a limit of the family;
+    `tests/objectives/test_smooth.py` lists them.
     """
 
     p1: Real = -10.0
@@ -105,7 +105,7 @@ class Smooth(Objective):
         return (_softplus(slope * x) - _softplus(slope * x - span)) / span
 
     def _power(self, x: Tensor) -> Tensor:
-        """(1 + x / exponent)^exponent, 0 where the bracket is negative."""
+        """Compute (1 + x / exponent)^exponent, or 0 where the bracket is negative."""
         inside = x / self.exponent
         power = torch.exp(self.exponent * torch.log1p(inside.clamp(min=-ALMOST_ONE)))
         return power.where(inside > -ALMOST_ONE, 0)

@@ -19,11 +19,11 @@ from gradspace.scores.positives import Positives
 @loss("smooth-ap", source="ICR eq. 5-8")
 @dataclass(frozen=True)
 class SmoothAP(Objective):
-    """1 - AP, with AP the mean over positives i of R_P(i) / R(i), ranks made smooth by a sigmoid.
+    """1 - AP, with AP the mean over positives i of R_P(i) / R(i), ranks smoothed by a sigmoid.
 
-    R_P(i) = 1 + sum over the other positives of G(s_j - s_i) and R(i) = R_P(i) + the same over the
-    negatives, G(x) = 1 / (1 + exp(-x / temperature)): both count candidates that score higher than
-    i (eq. 6 of the paper; the sign in the line after it is reversed).
+    R_P(i) = 1 + sum over the other positives of G(s_j - s_i), and R(i) = R_P(i) + that sum over the
+    negatives, with G(x) = 1 / (1 + exp(-x / temperature)). Both count candidates that score higher
+    than i (eq. 6 of the paper; the sign in the line after it is reversed).
     """
 
     temperature: Positive = 0.01
@@ -37,7 +37,7 @@ class SmoothAP(Objective):
         return (Sum(self._above, positive.scores),)
 
     def _above(self, s: Tensor, p: Tensor) -> Tensor:
-        """G: does s score higher than p?"""
+        """Smooth indicator G of s scoring higher than p."""
         return ((s - p) / self.temperature).sigmoid()
 
     def value(self, positive: PositiveScores, *statistics: Tensor) -> Tensor:
@@ -47,16 +47,16 @@ class SmoothAP(Objective):
         return 1 - positive.mean(rank_in_positives / rank)
 
     def rank_in_positives(self, positive: PositiveScores) -> Tensor:
-        """R_P, [queries, slots]."""
+        """Compute R_P, [queries, slots]."""
         return 1 + positive.sum_over_others(self._above)
 
     def num_contributing(
         self, weights: Tensor, scores: Tensor, positives: Positives, epsilon: float
     ) -> Tensor:
-        """Triplets per positive, the mean over the query's positives (ICR eq. 13, COCOS C^q).
+        """Count contributing triplets per positive, averaged by query (ICR eq. 13, COCOS C^q).
 
-        A triplet (i, j) of a positive i and any other candidate j contributes where
-        sim / R(i)^2 > epsilon, sim = G (1 - G) / temperature (eq. 11 of the appendix).
+        A triplet (i, j) of a positive i and any other candidate j contributes if
+        sim / R(i)^2 > epsilon, with sim = G (1 - G) / temperature (eq. 11 of the appendix).
         """
         positive = positive_scores(scores.detach(), positives)
         (above_in_negatives,) = (reduce(s, scores, positives) for s in self.statistics(positive))

@@ -1,7 +1,7 @@
-"""What an objective may ask about a query: its positives' scores and statistics of its negatives.
+"""Inputs of an objective per query: scores of its positives and statistics of its negatives.
 
-These few reductions are all that an execution has to know: whoever can compute them, from a matrix,
-in tiles or over several processes, can execute every objective.
+These few reductions are all that an execution has to implement: code that can compute them, from a
+matrix, in tiles or over several processes, can execute every objective.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ LOG_ZERO = -1e30
 
 @dataclass(frozen=True)
 class OfflineScores:
-    """What was mined for the pair that a query is a side of, [queries] each (AOQ).
+    """Scores of what was mined for the pair that a query is one side of, [queries] each (AOQ).
 
-    `negative` scores the query with its mined negative, `pair` a pair of which both sides are
-    mined, `positive` the pair itself.
+    `positive` is the score of the pair itself, `negative` that of the query with its mined
+    negative, and `pair` that of a pair of which both sides are mined.
     """
 
     positive: Tensor
@@ -33,17 +33,17 @@ class OfflineScores:
 
 @dataclass(frozen=True)
 class PositiveScores:
-    """The scores of each query's positives, [queries, slots]; only `valid` slots are real."""
+    """Scores of each query's positives, [queries, slots]; only `valid` slots are real."""
 
     scores: Tensor
     valid: Tensor
     num_negatives: Tensor
-    """[queries, 1]: how many of the query's candidates are not its positives."""
+    """Number of each query's candidates that are not its positives, [queries, 1]."""
     in_batch: Tensor
-    """Every positive score of the batch, detached, in any order, and any number of +inf. Objectives
-    ask `smallest_in_batch` and `sum_in_batch`, which an execution may answer in another way."""
+    """All positive scores of the batch, detached, in any order, padded with any number of +inf.
+    Objectives call `smallest_in_batch` and `sum_in_batch`, which an execution may override."""
     offline: OfflineScores | None = None
-    """Where negatives were mined offline."""
+    """Scores of mined pairs, if negatives were mined offline."""
 
     def sum(self, values: Tensor) -> Tensor:
         """Sum of [queries, slots] values over each query's positives: [queries]."""
@@ -53,7 +53,7 @@ class PositiveScores:
         return self.sum(values) / self.valid.sum(1).clamp(min=1)
 
     def sum_over_others(self, term: Term) -> Tensor:
-        """[queries, slots]: for each positive p, term(r, p) over the other positives r."""
+        """Sum term(r, p), for each positive p, over the other positives r: [queries, slots]."""
         p = self.scores
         terms = term(p[:, None, :], p[:, :, None])
         itself = torch.eye(p.shape[1], dtype=torch.bool, device=p.device)
@@ -61,15 +61,15 @@ class PositiveScores:
 
     @property
     def smallest_in_batch(self) -> Tensor:
-        """[1]: the smallest positive score of the batch."""
+        """Smallest positive score of the batch, [1]."""
         return self.in_batch.amin(0, keepdim=True)
 
     def sum_in_batch(
         self, limit: Tensor, function: Callable[[Tensor], Tensor]
     ) -> tuple[Tensor, Tensor]:
-        """The sum of function(r) over the batch's positive scores r <= limit, and their number.
+        """Sum of function(r) over the batch's positive scores r <= limit, and their number.
 
-        Both are [queries, 1], as `limit` is; in float64, being differences of running sums.
+        Both are [queries, 1], as `limit` is; the sum is in float64, taken from a running sum.
         """
         in_order = self.in_batch.double().sort().values
         count = torch.searchsorted(in_order, limit.double().flatten(), right=True).unsqueeze(1)
@@ -78,18 +78,18 @@ class PositiveScores:
 
     @property
     def nothing(self) -> Tensor:
-        """A `given` for terms that need only the score, and are `shared`: a column of one zero."""
+        """Column of one repeated zero: the `given` of terms that need only the score (`shared`)."""
         return self.scores.new_zeros(()).expand(len(self.scores), 1)
 
 
 @dataclass(frozen=True)
 class Hardest:
-    """The highest negative score, [queries, 1]; -inf for a query that has no negative."""
+    """Highest negative score, [queries, 1]; -inf for a query without negatives."""
 
 
 @dataclass(frozen=True)
 class Sum:
-    """The sum over the negatives of `term(scores, given)`, one column per column of `given`.
+    """Sum over the negatives of `term(scores, given)`, one column per column of `given`.
 
     `term` is elementwise: it maps scores and one column of `given`, broadcast against each other,
     to one number per score. The result is [queries, columns of given].
@@ -98,15 +98,15 @@ class Sum:
     term: Term
     given: Tensor
     shared: bool = False
-    """`given` is one number without a gradient, the same for every query of both directions: then
-    their terms are the same, and are computed once."""
+    """Whether `given` is a single number without a gradient, equal for every query of both
+    directions, so that their terms are equal too and need computing only once."""
 
 
 @dataclass(frozen=True)
 class LogSumExp:
-    """The logarithm of the sum over the negatives of exp(term(scores, given)), as `Sum`.
+    """Logarithm of the sum over the negatives of exp(term(scores, given)); arguments as in `Sum`.
 
-    A term at `LOG_ZERO` leaves its negative out; a sum with nothing in it is about LOG_ZERO.
+    A term of `LOG_ZERO` leaves its negative out; an empty sum is about LOG_ZERO.
     """
 
     term: Term

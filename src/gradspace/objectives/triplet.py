@@ -1,4 +1,4 @@
-"""The triplet loss over all negatives, over the hardest one, and over the few hardest ones."""
+"""Triplet losses over all negatives, over the hardest one, and over the few hardest ones."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Triplet(Objective):
 class HardestTriplet(Objective):
     """max(margin - p + hardest negative, 0), per positive; the papers call it semi-hard.
 
-    Relations: has the weights of constant/constant.
+    Relations: it has the weights of constant/constant.
     """
 
     margin: Real = 0.2
@@ -54,10 +54,11 @@ class HardestTriplet(Objective):
 class SoftHardestTriplet(Objective):
     """max(margin - p + t log(sum over negatives of exp(s/t)), 0), per positive.
 
-    The hardest negatives share what triplet-hard gives to one of them, by a softmax: the lower the
-    temperature, the fewer take part. A query that has reached its margin contributes nothing.
+    A softmax over the negatives shares out the weight that triplet-hard gives to the hardest one;
+    the lower the temperature t, the fewer take part. A query that has reached its margin
+    contributes nothing.
 
-    Relations: triplet-hard is its limit for t -> 0. NT-Xent has the same shares and no margin.
+    Relations: triplet-hard is its limit for t -> 0. NT-Xent has the same shares but no margin.
     """
 
     margin: Real = 0.2

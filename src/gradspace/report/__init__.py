@@ -1,4 +1,4 @@
-"""The report of a comparison: one HTML file to read, to print and to send."""
+"""Report of a comparison: one HTML file to read, print and share."""
 
 from gradspace.report.write import write_report
 

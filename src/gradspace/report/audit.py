@@ -1,4 +1,4 @@
-"""A page of listed negatives that may be none, for a person to judge."""
+"""Page of mined negatives that may be false, for a person to judge."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST_LIKELY, MOST_ERRORS = 48, 24
 
 @dataclass(frozen=True)
 class Picture:
-    """An image of the split; without a key where it cannot be shown."""
+    """An image of the split; its key is None if it cannot be shown."""
 
     name: str
     key: str | None
@@ -25,12 +25,12 @@ class Picture:
 
 @dataclass(frozen=True)
 class Pair:
-    """A caption with the image it is a mined negative of, and with its own."""
+    """A caption, the image that was mined as its negative, and its own image."""
 
     caption: str
     listed: Picture
     says: str
-    """The caption of the listed image that is closest to it."""
+    """The listed image's caption that is closest to this one."""
     closeness: float
     own: Picture
     score: float
@@ -38,7 +38,7 @@ class Pair:
 
 
 def write_audit(path: Path, lists: MinedLists, split: Split) -> Suspects:
-    """Write one HTML file: likely false negatives, and then errors of the model."""
+    """Write an HTML file of likely false negatives, followed by errors of the model."""
     thumbnails = ReportThumbnails()
     found = find_suspects(lists, split.captions, split.image_of_caption, MOST_LIKELY, MOST_ERRORS)
 

@@ -1,4 +1,4 @@
-"""From a comparison to its report, the whole chain: `gs.compare`."""
+"""The whole chain from a comparison recipe to its report: `gs.compare`."""
 
 from __future__ import annotations
 
@@ -36,28 +36,28 @@ from gradspace.wording import counted, typed
 
 @dataclass(frozen=True)
 class ComparisonPlan:
-    """A comparison with everything that was chosen for it, before anything is trained."""
+    """A comparison with all choices resolved, before anything is trained."""
 
     comparison: Comparison
     name: str
-    """The stem of its files."""
+    """Stem of its files' names."""
     folder: Path
     grid: list[Cell]
     source: str = ""
-    """What a user calls it: a built-in name, or the path of a file."""
+    """Built-in name or path by which the user gave it."""
     published: Path | None = None
     notes: list[str] = field(default_factory=list)
-    """What differs from the recipe, in words."""
+    """Differences from the recipe, in words."""
 
 
 @dataclass(frozen=True)
 class ComparisonReport:
-    """A comparison that has run: its runs, what they say, and the files that were written."""
+    """A finished comparison: its runs, the findings, and the files that were written."""
 
     runs: Compared
     findings: Findings
     tried: list[Tried]
-    """The points of a parameter study, the best on dev first."""
+    """Points of a parameter study, the best on dev first."""
     paths: list[Path]
 
     def to_dict(self) -> dict[str, Any]:
@@ -91,20 +91,20 @@ def compare(
     console: Console | None = None,
     show: Show = silently,
 ) -> ComparisonReport:
-    """Train every cell of a grid, test the differences, write tables and a report.
+    """Train every cell of a grid, test the differences, and write tables and a report.
 
-    Finished runs are kept: called again, it does only what is missing.
+    Finished runs are kept; calling it again does only what is missing.
 
     Args:
-        recipe: a TOML file, or the name of a built-in comparison: `gradspace compare --list`.
-        data: run the same grid on this data instead, or on "scenes".
-        small: narrow models and few epochs, minutes on two cores; the default on scenes.
-        backbone: computes features once for data that has none.
-        only: a part of the grid, such as "model=VSRN" or "seed=0".
-        seeds: runs per cell of the table.
-        overrides: "table.key=value" changes of every run.
+        recipe: a TOML file, or the name of a built-in comparison (`gradspace compare --list`).
+        data: data to run the same grid on instead, such as "scenes".
+        small: use narrow models and few epochs, minutes on two cores; the default on scenes.
+        backbone: vision model that computes features, once, for data without any.
+        only: parts of the grid to run, such as "model=VSRN" or "seed=0".
+        seeds: number of runs per cell of the table.
+        overrides: "table.key=value" changes to every run.
         out: folder of the comparison; comparisons/RECIPE by default.
-        jobs: runs at a time; as many as have room by default.
+        jobs: number of runs at a time; by default, as many as fit.
         console: where to show the runs; nowhere by default.
 
     Examples:
@@ -125,7 +125,7 @@ def compare(
 
 @dataclass(frozen=True)
 class FeatureSource:
-    """How features are computed for data that has only images."""
+    """Settings for computing features of data that has only images."""
 
     backbone: str | None
     device: str | None
@@ -143,11 +143,14 @@ def make_plan(
     out: Path | None = None,
     features: FeatureSource | None = None,
 ) -> ComparisonPlan:
-    """Resolve a comparison into its grid; `features` are computed where it is given."""
+    """Resolve a comparison into its grid, computing missing features if `features` is given."""
     path = find_comparison(recipe)
     chosen, root = load_comparison(path)
     if data is None and features is not None and features.backbone is not None:
-        raise ValueError("--backbone is of --data, whose features it computes: leave it out")
+        raise ValueError(
+            "--backbone computes features for --data, which was not given: add --data, or leave "
+            "it out"
+        )
     small = data == "scenes" if small is None else small
     if small:
         seeds = seeds or min(chosen.seeds, MAX_SMALL_SEEDS)
@@ -180,7 +183,7 @@ def run_plan(
     console: Console | None = None,
     show: Show = silently,
 ) -> ComparisonReport:
-    """Train and evaluate what is missing of a plan, and make everything of it."""
+    """Train and evaluate the missing runs of a plan, then write its tables and report."""
     chosen, devices = plan.comparison, _devices(device)
     _check_out(plan.folder)
     check_needs(chosen, plan.grid, plan.source)
@@ -196,7 +199,7 @@ def run_plan(
         raise KeyboardInterrupt("stopped before a run was done; the same command goes on")
     if not done.entries:
         cell, problem = done.failed[0]
-        raise ValueError(f"no run came to its end; the first that failed is {cell}: {problem}")
+        raise ValueError(f"every run failed; the first was {cell}: {problem}")
     findings = find_out(view, done.entries)
     paths = save_findings(plan.folder, done.entries, findings, plan.name)
     tried = _tried(plan, done)
@@ -230,7 +233,7 @@ def _write(
 
 
 def default_folder(root: Path, data: str | None) -> Path:
-    """comparisons/RECIPE; recipes that extend another share its runs."""
+    """Default folder, comparisons/RECIPE; recipes that extend another share its runs."""
     return Path("comparisons") / (f"{root.stem}-{Path(data).name}" if data else root.stem)
 
 
@@ -241,7 +244,7 @@ def _tried(plan: ComparisonPlan, done: Compared) -> list[Tried]:
 
 
 def _devices(name: str | None) -> list[torch.device]:
-    """All GPUs, the one that was asked for, or the CPU."""
+    """Devices to run on: all GPUs, the one given, or the CPU."""
     device = choose_device(name)
     if device.type == "cuda" and device.index is None:
         return [torch.device("cuda", number) for number in range(torch.cuda.device_count())]
@@ -251,10 +254,10 @@ def _devices(name: str | None) -> list[torch.device]:
 def _read_features(
     data: DataRecipe, folder: Path, wanted: FeatureSource
 ) -> tuple[list[str], list[str]]:
-    """Compute features for images without any; the change that makes runs read them.
+    """Find or compute the features of images; return the change that makes runs read them.
 
-    Without a backbone to compute them, an .npy beside the captions with a row for every image. Also
-    how large the splits are, where nobody has chosen them.
+    Without a backbone, an .npy file next to the captions must have a row for every image. Also
+    return a note on the sizes of the splits, if these were drawn by default.
     """
     with wanted.show("reading data") as progress:
         dataset = open_recipe(data, progress)
@@ -290,7 +293,7 @@ def _features_beside(data: Path, num_images: int) -> Path:
     found = [path for path in files if len(FeatureFile(path)) == num_images]
     if len(found) != 1:
         raise ValueError(
-            f"{data} has images and no features: give --backbone, a vision model to compute them "
+            f"{data} has images but no features: give --backbone, a vision model to compute them "
             "with, or --set data.features=FILE"
         )
     return found[0]

@@ -1,6 +1,7 @@
-"""Learning curves, and the counts of COCOS over training.
+"""Learning curves, and COCOS during training.
 
-Few objectives share a plot. Many get one each: its own curve in front of the range of all.
+A few objectives share a plot. If there are many, each gets its own plot, with the range of all in
+the background.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 TOGETHER = 6
-"""Objectives that a plot can hold."""
+"""Largest number of objectives that share a plot."""
 COUNTS = {"per_query": "C^q", "queries_without": "C^0", "effective": "C_eff"}
 
 Curves = Mapping[str, Curve]
@@ -29,7 +30,7 @@ Looks = Mapping[str, Look]
 
 
 def learning_rows(drawer: Drawer, history: History, group: Group, looks: Looks) -> list[PlotRow]:
-    """Dev rsum and R@1 both ways, epoch by epoch."""
+    """Draw dev rsum, and R@1 in both directions, by epoch."""
     found = {"rsum": history.curves(group, "epoch", _epoch, _dev_rsum)}
     for way, direction in DIRECTIONS.items():
         read = partial(_dev_recall, direction=direction)
@@ -38,7 +39,7 @@ def learning_rows(drawer: Drawer, history: History, group: Group, looks: Looks) 
 
 
 def count_rows(drawer: Drawer, history: History, group: Group, looks: Looks) -> list[PlotRow]:
-    """C^q, C^0 and the effective number, step by step; of many objectives the mean of both ways."""
+    """Draw C^q, C^0 and C_eff by step; for many objectives, as the mean of both directions."""
     ways: dict[str, tuple[str, ...]] = {ARROWS[way]: (d,) for way, d in DIRECTIONS.items()}
     if len(group) > TOGETHER:
         ways = {"mean of both directions": tuple(DIRECTIONS.values())}
@@ -114,7 +115,7 @@ def _draw(axes: Axes, curve: Curve, look: Look) -> None:
 
 
 def _draw_range(axes: Axes, curves: Curves) -> None:
-    """Grey, from the lowest to the highest of all curves."""
+    """Draw, in grey, the range from the lowest to the highest of all curves."""
     x = np.unique(np.concatenate([curve.x for curve in curves.values()]))
     means = [np.interp(x, c.x, c.mean, left=np.nan, right=np.nan) for c in curves.values()]
     low, high = np.nanmin(means, axis=0), np.nanmax(means, axis=0)
@@ -122,7 +123,7 @@ def _draw_range(axes: Axes, curves: Curves) -> None:
 
 
 def _finish(axes: Axes, curves: Curves, x: str) -> None:
-    """The same limits in all plots of the same curves, and whole numbers below."""
+    """Set the same limits in all plots of the same curves, and integer ticks on the x axis."""
     from matplotlib.ticker import MaxNLocator
 
     highest = max(float(curve.high.max()) for curve in curves.values())

@@ -1,4 +1,4 @@
-"""How far every objective is behind the best: the rows of a forest plot."""
+"""Differences of every objective to the best, as the rows of a forest plot."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gradspace.runs.numbers import ARROWS
 
 @dataclass(frozen=True)
 class Behind:
-    """An objective minus the best, with its interval."""
+    """Difference of an objective to the best, with its interval."""
 
     objective: str
     mean: float
@@ -33,23 +33,23 @@ class Behind:
 
 @dataclass(frozen=True)
 class Forest:
-    """One dataset and model, by one metric."""
+    """Forest plot of one dataset and model, by one metric."""
 
     metric: str
     best: str
     best_mean: float
     rows: list[Behind]
-    """The nearest first."""
+    """Objectives other than the best, closest first."""
     ticks: list[tuple[float, str]]
 
     def place(self, value: float) -> float:
-        """Percent of the plot's width, from the left."""
+        """Position of a value in percent of the plot's width."""
         first, last = self.ticks[0][0], self.ticks[-1][0]
         return round(100 * (value - first) / (last - first), 2)
 
     @property
     def sentence(self) -> str:
-        """The best, and how many are certainly behind it."""
+        """Sentence on the best objective and how many differ significantly from it."""
         apart, others = sum(row.told_apart for row in self.rows), len(self.rows)
         lead = f"{self.best} has the highest mean {self.metric} ({self.best_mean:.1f})"
         if others == 1:
@@ -59,13 +59,13 @@ class Forest:
 
 
 def main_metric(tests: Tests, dataset: str, model: str) -> str | None:
-    """rsum where it was tested, else the first metric that was."""
+    """Choose rsum if it was tested, else the first metric that was."""
     tested = [metric for d, m, metric in tests if (d, m) == (dataset, model)]
     return "rsum" if "rsum" in tested else next(iter(tested), None)
 
 
 def make_forest(tests: Tests, dataset: str, model: str) -> Forest | None:
-    """None where there was nothing to test."""
+    """Build the forest plot's data; None if nothing was tested."""
     metric = main_metric(tests, dataset, model)
     if metric is None:
         return None
@@ -89,7 +89,7 @@ def _behind(best: str, differences: Sequence[Difference]) -> list[Behind]:
 
 
 def _ticks(rows: Sequence[Behind]) -> list[tuple[float, str]]:
-    """Round numbers that hold all intervals and zero."""
+    """Choose round ticks whose range includes all intervals and zero."""
     from matplotlib.ticker import MaxNLocator
 
     low = min([0.0, *(row.low for row in rows)])

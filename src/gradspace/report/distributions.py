@@ -25,7 +25,7 @@ Floats = NDArray[np.float64]
 
 
 def score_plots(drawer: Drawer, group: Group) -> list[Plot]:
-    """Histograms of positives and hardest negatives at the best checkpoint, all seeds together."""
+    """Draw histograms of positives and hardest negatives at the best checkpoints of all seeds."""
     found = {
         objective: (
             _density([entry.analysis.positives for entry in seeds]),
@@ -68,7 +68,7 @@ def _draw_histogram(axes: Axes, shares: Floats, role: str, line: str) -> None:
 
 
 def cross_rank_rows(drawer: Drawer, group: Group, looks: Looks) -> list[PlotRow]:
-    """The share of pairs in every interval of ranks, mean over seeds with their range."""
+    """Draw the share of pairs in every interval of ranks: mean over seeds, with their range."""
     first = next(iter(group.values()))[0]
     names = [name for name in first.results.metrics if name.startswith(f"{CROSS} ")]
     shares = {

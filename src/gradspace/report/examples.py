@@ -1,4 +1,4 @@
-"""Examples: what two objectives of a group retrieve for the same queries (AOQ Figures 2 and 3)."""
+"""Examples of what two objectives of a group retrieve for the same queries (AOQ Fig. 2 and 3)."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class Shown:
     picture: str | None = None
     """Key of the thumbnail."""
     name: str = ""
-    """Of the image."""
+    """Name of the image."""
     right: bool = False
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What one run retrieves."""
+    """Items that one run retrieves for a query, and the rank of the best right one."""
 
     shown: list[Shown]
     rank: int
@@ -43,6 +43,8 @@ class Answer:
 
 @dataclass(frozen=True)
 class Example:
+    """A query with the answers of each run."""
+
     way: str
     outcome: str
     query: Shown
@@ -51,24 +53,24 @@ class Example:
 
 @dataclass(frozen=True)
 class Examples:
-    """Of one dataset and model."""
+    """Examples of one dataset and model."""
 
     sides: list[Entry]
-    """One run of one objective, or of two."""
+    """One run each of one or two objectives."""
     flips: dict[str, dict[str, int]]
-    """i2t, t2i -> outcome -> number of test queries"""
+    """Number of test queries by direction (i2t, t2i) and outcome."""
     examples: list[Example] = field(default_factory=list)
     problem: str = ""
-    """Why there are none, or none with pictures; a sentence."""
+    """Sentence on why there are no examples, or none with pictures."""
 
     @property
     def directions(self) -> list[tuple[str, str]]:
-        """t2i first, as in the paper."""
+        """Directions with their arrows, t2i first as in the paper."""
         return [(way, ARROWS[way]) for way in ("t2i", "i2t")]
 
     @property
     def filters(self) -> list[tuple[str, str]]:
-        """The outcomes that a choice lets through, and its words."""
+        """Filters to choose from: the outcomes that each lets through, and its label."""
         everything = (" ".join(OUTCOMES[len(self.sides)]), "all")
         if len(self.sides) == 1:
             return [everything, *self.outcomes.items()]
@@ -77,7 +79,7 @@ class Examples:
 
     @property
     def outcomes(self) -> dict[str, str]:
-        """Outcome -> its words."""
+        """Label of each outcome."""
         if len(self.sides) == 1:
             return {"right": "right at rank 1", "wrong": "not right"}
         a, b = (side.objective for side in self.sides)
@@ -86,7 +88,10 @@ class Examples:
 
 
 def choose_sides(group: Group) -> list[Entry]:
-    """The best objective by mean rsum and the first of the table, or the second best; seed 0."""
+    """Choose the best objective by mean rsum, and the table's first or else the second best.
+
+    Each is represented by its run with the lowest seed.
+    """
     means = {o: np.mean([e.results.metrics["rsum"] for e in seeds]) for o, seeds in group.items()}
     ordered = sorted(group, key=lambda objective: -means[objective])
     first = next(iter(group))
@@ -95,24 +100,24 @@ def choose_sides(group: Group) -> list[Entry]:
 
 
 class ExampleMaker:
-    """Makes the examples of all groups; datasets are opened once, and pictures are shared."""
+    """Makes the examples of all groups, opening datasets once and sharing pictures."""
 
     def __init__(self, device: torch.device, num_queries: int) -> None:
         self.device = device
         self.num_queries = num_queries
-        """Per direction."""
+        """Number of queries per direction."""
         self.thumbnails = ReportThumbnails()
         self._opened: dict[str, Dataset] = {}
 
     def make(self, group: Group) -> Examples:
-        """Whatever can be made; what cannot is said in `problem`."""
+        """Make examples as far as possible; `problem` tells what is missing."""
         sides = choose_sides(group)
         chosen = queries_by_outcome([side.results for side in sides])
         flips = {way: {o: len(q) for o, q in found.items()} for way, found in chosen.items()}
         try:
             splits = [self._split(side) for side in sides]
             embedded = [self._embed(*pair) for pair in zip(sides, splits, strict=True)]
-        except Exception as error:  # of any kind: the numbers are there, and so must be the report
+        except Exception as error:  # whatever it is, the report must be written
             reason = " ".join(str(error).split()) or type(error).__name__
             return Examples(
                 sides, flips, problem=f"There are no examples here: {reason.rstrip('.')}."
@@ -125,16 +130,14 @@ class ExampleMaker:
         return Examples(sides, flips, examples, _missing_pictures(splits[0], examples))
 
     def _split(self, side: Entry) -> Split:
-        """The split that a run was judged on, if it is still the same."""
+        """Open the split that a run was evaluated on, if it is unchanged."""
         recipe = side.run.recipe().data
         key = recipe.model_dump_json()
         if key not in self._opened:
             self._opened[key] = open_recipe(recipe, run=side.run.folder)
         split = self._opened[key].splits[side.results.split]
         if digest(split.image_names, split.captions) != side.results.digest:
-            raise ValueError(
-                f"{recipe.source} is not what it was when {side.name} was judged on it"
-            )
+            raise ValueError(f"{recipe.source} has changed since {side.name} was evaluated on it")
         return split
 
     def _embed(self, side: Entry, split: Split) -> Represented:

@@ -1,4 +1,4 @@
-"""Which queries one run answers and the other does not, and which of them to show."""
+"""Queries that one run answers and the other does not, and the choice of those to show."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ OUTCOMES = {
     1: ("right", "wrong"),
     2: ("only-a", "only-b", "both", "neither"),
 }
-"""By the number of runs; a query is right where its best positive has rank 1."""
+"""Outcomes by the number of runs; a query is right if its best positive has rank 1."""
 MIX = {
     1: ("right", "wrong"),
     2: ("only-a", "only-b", "only-a", "only-b", "both", "neither"),
 }
-"""How the queries to show are mixed, over and over."""
+"""Cycle of outcomes in which queries to show are chosen, by the number of runs."""
 
 
 def outcome_of(right: Sequence[bool]) -> str:
-    """What one or two runs make of a query.
+    """Name the outcome of a query for one or two runs.
 
     >>> outcome_of([True]), outcome_of([True, False]), outcome_of([False, False])
     ('right', 'only-a', 'neither')
@@ -35,7 +35,7 @@ def outcome_of(right: Sequence[bool]) -> str:
 
 
 def queries_by_outcome(sides: Sequence[RunResults]) -> dict[str, dict[str, list[int]]]:
-    """i2t, t2i -> outcome -> queries, of one or two runs; those without a positive are in none."""
+    """Group the queries of one or two runs by direction and outcome; each needs a positive."""
     if len(sides) == 1:
         return {way: _right_and_wrong(ranks) for way, ranks in sides[0].ranks.items()}
     first, second = sides
@@ -57,7 +57,7 @@ def _right_and_wrong(ranks: Floats) -> dict[str, list[int]]:
 
 
 def choose_queries(by_outcome: dict[str, list[int]], most: int) -> list[int]:
-    """A mix of all outcomes, evenly taken from the test set, so that nobody picks the nice ones."""
+    """Choose queries of all outcomes evenly over the test set, so that none are cherry-picked."""
     mix = MIX[len(by_outcome) // 2]
     wanted = dict.fromkeys(by_outcome, 0)
     most = min(most, sum(map(len, by_outcome.values())))

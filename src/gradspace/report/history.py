@@ -1,4 +1,4 @@
-"""What the runs of an objective wrote down while they trained, as curves over the seeds."""
+"""Training histories of an objective's runs, as curves over the seeds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from gradspace.comparison.entries import Entry, Group
 
 MOST_POINTS = 40
-"""Of a curve; more neighbours are averaged into one point."""
+"""Largest number of points of a curve; if there are more, neighbours are averaged."""
 
 Line = Mapping[str, Any]
 Read = Callable[[Line], float | None]
@@ -20,7 +20,7 @@ Read = Callable[[Line], float | None]
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """Mean over seeds, and their range."""
+    """A curve's mean over seeds, and their range."""
 
     x: NDArray[np.float64]
     mean: NDArray[np.float64]
@@ -29,7 +29,7 @@ class Curve:
 
 
 class History:
-    """The lines of every run's metrics.jsonl, read once."""
+    """Lines of every run's metrics.jsonl, read once."""
 
     def __init__(self, entries: Sequence[Entry]) -> None:
         self._lines = {id(entry): _lines(entry) for entry in entries}
@@ -38,7 +38,7 @@ class History:
         return [line for line in self._lines[id(entry)] if line.get("kind") == kind]
 
     def curves(self, group: Group, kind: str, x: Read, y: Read) -> dict[str, Curve]:
-        """objective -> curve, of those that have one."""
+        """Compute the curves by objective, leaving out those without points."""
         found = {
             objective: curve_of([_points(self.lines(entry, kind), x, y) for entry in seeds])
             for objective, seeds in group.items()
@@ -47,7 +47,7 @@ class History:
 
 
 def curve_of(seeds: Sequence[Sequence[tuple[float, float]]]) -> Curve | None:
-    """One curve of (x, y) points of several seeds; None where there are no points at all.
+    """Merge the (x, y) points of several seeds into a curve; None if there are no points.
 
     >>> curve = curve_of([[(1, 2.0), (2, 4.0)], [(1, 4.0), (2, 8.0)]])
     >>> curve.mean.tolist(), curve.low.tolist(), curve.high.tolist()
@@ -64,7 +64,7 @@ def curve_of(seeds: Sequence[Sequence[tuple[float, float]]]) -> Curve | None:
 
 
 def _mean_and_range(values: Sequence[Sequence[float]]) -> tuple[float, float, float]:
-    """Of neighbouring points the means of what the seeds had there."""
+    """Average, over neighbouring points, the seeds' mean, minimum and maximum."""
     of_points = [(float(np.mean(v)), float(np.min(v)), float(np.max(v))) for v in values]
     mean, low, high = np.mean(of_points, axis=0).tolist()
     return mean, low, high
@@ -76,7 +76,7 @@ def _points(lines: Sequence[Line], x: Read, y: Read) -> list[tuple[float, float]
 
 
 def _lines(entry: Entry) -> list[Line]:
-    """Nothing where the file is gone or broken: the sections then say that it is missing."""
+    """Read a run's metrics; none if the file is missing or broken, which the sections then say."""
     try:
         return list(entry.run.metrics())
     except (OSError, ValueError):

@@ -1,7 +1,7 @@
-"""How everything looks: colours on light and dark paper, and one look per objective.
+"""Appearance of the report: colours on light and dark paper, and one look per objective.
 
-Plots and text name a colour by its role; the page gives the role its value, once for light and once
-for dark. An objective has the same colour, dashes and marker wherever it appears.
+Plots and text name colours by role; the page gives each role a value for light and one for dark. An
+objective has the same colour, dashes and marker wherever it appears.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ OBJECTIVE_DARK = (
     "#8d8dfe",
     "#909da7",
 )
-"""Searched for: any two differ for every kind of colour blindness, and all can be seen."""
+"""Found by search: any two differ under every kind of colour blindness, and all are visible."""
 
 MARKERS = {
     "o": "M13 6a4 4 0 1 0 8 0a4 4 0 1 0 -8 0z",
@@ -71,14 +71,14 @@ MARKERS = {
     "l-1.6 -1.6l2.6 -2.6l-2.6 -2.6z",
     "<": "M12.5 6l8 -4.6v9.2z",
 }
-"""Of matplotlib, and the same as a path around (17, 6) for the legend."""
+"""Markers of matplotlib, each as an equal path around (17, 6) for the legend."""
 
 DASHES = ("", "6 3", "2 2", "8 2 2 2")
 
 
 @dataclass(frozen=True)
 class Look:
-    """Of one objective."""
+    """Colour, marker and dashes of one objective."""
 
     number: int
 
@@ -96,17 +96,17 @@ class Look:
 
     @property
     def dashes(self) -> str:
-        """Empty for a whole line; changes when the colours start over."""
+        """Dash pattern, empty for a solid line; it changes when the colours repeat."""
         return DASHES[self.number // len(OBJECTIVE_LIGHT) % len(DASHES)]
 
 
 def looks_of(objectives: Iterable[str]) -> dict[str, Look]:
-    """A look for each, in the order of their first appearance."""
+    """Assign a look to each objective, in the order of first appearance."""
     return {name: Look(number) for number, name in enumerate(dict.fromkeys(objectives))}
 
 
 def themes() -> dict[str, dict[str, str]]:
-    """light, dark -> role -> colour."""
+    """Colours by theme (light, dark) and role."""
     return {
         "light": LIGHT | {f"objective-{i}": c for i, c in enumerate(OBJECTIVE_LIGHT)},
         "dark": DARK | {f"objective-{i}": c for i, c in enumerate(OBJECTIVE_DARK)},
@@ -117,5 +117,5 @@ ROLES = tuple(themes()["light"])
 
 
 def ink(role: str) -> str:
-    """The colour that matplotlib draws a role with; `svg` puts the role in its place."""
+    """Placeholder colour that matplotlib draws a role with, and that `svg` replaces."""
     return f"#01f0{ROLES.index(role):02x}"

@@ -1,4 +1,4 @@
-"""How the runs were made: commands, versions, and recipes without what they repeat."""
+"""Provenance of the runs: commands, versions, and recipes without repetition."""
 
 from __future__ import annotations
 
@@ -15,30 +15,32 @@ from gradspace.comparison.entries import Entry, Group
 from gradspace.runs.toml_files import read_toml
 
 Flat = dict[tuple[str, ...], Any]
-"""Keys of nested tables -> value"""
+"""Values by the keys of nested tables."""
 
 
 @dataclass(frozen=True)
 class Recipes:
-    """Of the runs of one dataset and model."""
+    """Recipes of the runs of one dataset and model."""
 
     shared: str
     """TOML of what all have in common."""
     own: dict[str, str]
-    """objective -> TOML of the rest; seeds are left out."""
+    """TOML of the rest by objective, without seeds."""
 
 
 @dataclass(frozen=True)
 class Provenance:
+    """Commands, versions and machines of runs."""
+
     commands: list[str]
     facts: list[tuple[str, str]]
     """Versions and machine of the first run."""
     differ: int
-    """Runs that had other versions or another machine."""
+    """Number of runs with other versions or on another machine."""
 
 
 def provenance(entries: Sequence[Entry]) -> Provenance:
-    """What the runs' environment.json say; nothing where they are gone."""
+    """Collect the runs' environment.json files, skipping missing ones."""
     found = [_environment(entry) for entry in entries]
     known = [environment for environment in found if environment]
     commands = [_command(environment) for environment in known]
@@ -51,7 +53,7 @@ def provenance(entries: Sequence[Entry]) -> Provenance:
 
 
 def recipes_of(group: Group) -> Recipes:
-    """What the recipes of a group share, and what is each objective's own."""
+    """Split a group's recipes into what they share and what is specific to each objective."""
     flat = {
         objective: _flat(read_toml(seeds[0].run.recipe_file)) for objective, seeds in group.items()
     }
@@ -80,7 +82,7 @@ def _environment(entry: Entry) -> Mapping[str, Any]:
 
 
 def _command(environment: Mapping[str, Any]) -> str:
-    """The command line, without the folder of the program."""
+    """Format the command line, without the program's folder."""
     words = [str(word) for word in environment.get("command") or ()]
     if not words:
         return ""

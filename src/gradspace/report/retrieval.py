@@ -1,4 +1,4 @@
-"""What a run retrieves for one query: the first few, and where the right one is."""
+"""Retrieval of a run for one query: the first few candidates, and the rank of a right one."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ NUM_SHOWN = 5
 
 @dataclass(frozen=True)
 class Retrieved:
-    """The best candidates of a query, best first."""
+    """Best candidates of a query, best first."""
 
     candidates: tuple[int, ...]
     right: tuple[bool, ...]
     rank: int
-    """Of the best right one, among the wrong ones."""
+    """Rank of the best right candidate among the wrong ones."""
 
     @property
     def is_right(self) -> bool:
@@ -32,8 +32,8 @@ def retrieve(
 ) -> Retrieved:
     """Rank the candidates of an image ("i2t") or a caption ("t2i") within its fold.
 
-    Among equal scores the right ones come last, so that a model that gives the same score to all
-    is not shown as right.
+    Among equal scores the right ones come last, so that a model with constant scores is not shown
+    as right.
     """
     image_of_text = found.text_ids.cpu().numpy()
     image = query if way == "i2t" else int(image_of_text[query])
@@ -60,6 +60,6 @@ def retrieve(
 def _scores(
     found: Represented, images: NDArray[np.int64], texts: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """Of one image with texts, or of one text with images."""
+    """Score one image with texts, or one text with images."""
     scores = found.block(torch.from_numpy(images), torch.from_numpy(texts))
     return np.asarray(scores.flatten().double().cpu().numpy())

@@ -1,4 +1,4 @@
-"""Figures of matplotlib as SVG inside a page: coloured by roles, with ids of their own."""
+"""matplotlib figures as SVG inside a page, coloured by roles and with unique ids."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",  # text stays text, in the font of the page
-    "path.simplify": False,  # which would drop the dots that `dots` draws
+    "path.simplify": False,  # simplifying would drop the dots that `dots` draws
     "font.family": "sans-serif",
     "font.size": 10,
     "axes.labelsize": 9.5,
@@ -53,45 +53,45 @@ SHORT = {
     'style="font-size:9px;text-anchor:end;fill:var(--muted)"': 'class="end"',
     'style="font-size:9px;text-anchor:middle;fill:var(--muted)"': 'class="middle"',
 }
-"""What most of a figure's bytes would be, and what report.css calls it."""
+"""Frequent attributes that would take most of a figure's bytes, and their classes in report.css."""
 
 WIDTH, HEIGHT = 3.5, 2.4
-"""Inches of a plot; the page shows one at 260 to 400 pixels."""
+"""Size of a plot in inches; the page shows it 260 to 400 pixels wide."""
 
 
 @dataclass(frozen=True)
 class Plot:
-    """A picture of the page."""
+    """A plot on the page."""
 
     heading: str
     svg: Markup
     objective: str | None = None
-    """Whose colour stands before the heading."""
+    """Objective whose colour precedes the heading."""
     note: str = ""
-    """Below the picture."""
+    """Note below the picture."""
 
 
 @dataclass(frozen=True)
 class PlotRow:
-    """Pictures that are read together; one that is not `opened` waits behind its heading."""
+    """Plots that are read together; a row that is not `opened` is folded behind its heading."""
 
     heading: str
     plots: list[Plot]
     opened: bool = True
     objectives: tuple[str, ...] = ()
-    """Of the legend, where they share the pictures."""
+    """Objectives in the legend, if they share the plots."""
     wide: bool = False
 
 
 class Drawer:
-    """Turns figures into SVG. Each has its number in all its ids: a page has many figures."""
+    """Turns figures into SVG, numbering the ids of each, as a page has many."""
 
     def __init__(self) -> None:
         self._number = 0
 
     @contextmanager
     def axes(self, width: float = WIDTH, height: float = HEIGHT) -> Iterator[Axes]:
-        """One empty plot, with margins that are the same for all."""
+        """Open an empty plot, with the same margins for all."""
         import matplotlib
         from matplotlib.figure import Figure
 
@@ -102,7 +102,7 @@ class Drawer:
             yield figure.subplots(gridspec_kw=room)
 
     def svg(self, axes: Axes, description: str) -> Markup:
-        """The figure of some axes, with what it says in words."""
+        """Render the figure of some axes, with a description in words."""
         import matplotlib
 
         self._number += 1
@@ -114,7 +114,7 @@ class Drawer:
 
 
 def _inline(text: str, prefix: str, description: str) -> str:
-    """What matplotlib wrote, made fit for a page."""
+    """Adapt matplotlib's output to be inlined in a page."""
     opening = re.search(r'<svg[^>]*viewBox="([^"]+)"[^>]*>', text)
     assert opening is not None
     body = text[opening.end() :]
@@ -127,14 +127,14 @@ def _inline(text: str, prefix: str, description: str) -> str:
 
 
 def _with_own_ids(text: str, prefix: str) -> str:
-    """Ids that nothing refers to are dropped, the others are the figure's own."""
+    """Drop ids that nothing refers to, and prefix the others."""
     used = set(re.findall(r'(?:href="#|url\(#)([^")]+)', text))
     text = re.sub(r' id="([^"]+)"', lambda m: f' id="{prefix}{m[1]}"' if m[1] in used else "", text)
     return re.sub(r'(href="#|url\(#)', rf"\g<1>{prefix}", text)
 
 
 def _smaller(text: str) -> str:
-    """A third of the bytes, and the same picture in the font of the page."""
+    """Shrink the SVG to a third: the same picture, in the font of the page."""
     text = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", text, flags=re.DOTALL)
     text = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", text, flags=re.DOTALL)
     text = re.sub(r'<path d="[^"]*" style="fill: none"/>', "", text)  # empty backgrounds
@@ -149,7 +149,7 @@ def _smaller(text: str) -> str:
 
 
 def _without_bare_groups(text: str) -> str:
-    """Without the groups that say nothing."""
+    """Remove groups without attributes."""
     kept: list[str] = []
     says: list[bool] = []
     for piece in re.split(r"(<g[^>]*>|</g>)", text):
@@ -163,7 +163,7 @@ def _without_bare_groups(text: str) -> str:
 
 
 def _rounded(attribute: re.Match[str]) -> str:
-    """One decimal, a tenth of a point, is enough; a line of no length is written as a dot."""
+    """Round to a tenth of a point, and write lines of zero length as dots."""
     text = re.sub(r"-?\d+\.\d+", lambda m: f"{float(m[0]):.1f}".removesuffix(".0"), attribute[0])
     if text.startswith(" d="):
         text = re.sub(r"\s*\n\s*", "", text)
@@ -173,12 +173,12 @@ def _rounded(attribute: re.Match[str]) -> str:
 
 
 def dots(axes: Axes, x: Any, y: Any, **style: Any) -> None:
-    """Many small round dots as one path: a tenth of the bytes of a scatter plot."""
+    """Draw many small round dots as one path, in a tenth of a scatter plot's bytes."""
     _strokes(axes, [(a, b, a, b) for a, b in zip(x, y, strict=True)], style)
 
 
 def crosses(axes: Axes, x: Any, y: Any, arm: float, **style: Any) -> None:
-    """Many small crosses as one path, the arms in units of the data."""
+    """Draw many small crosses as one path, with arms in units of the data."""
     ends = []
     for a, b in zip(x, y, strict=True):
         ends.append((a - arm, b - arm, a + arm, b + arm))

@@ -1,4 +1,4 @@
-"""Tables of the page: those of the comparison, and what contributes at the best checkpoints."""
+"""Tables of the page: results of the comparison, and COCOS at the best checkpoints."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ assert set(MEANINGS) == {count.metadata["symbol"] for count in fields(Cocos)}
 
 
 def cocos_tables(title: str, group: Group) -> list[ResultTable]:
-    """One table per direction: mean and deviation over the batches, averaged over seeds."""
+    """Build a table per direction: mean and deviation over batches, averaged over seeds."""
     columns = tuple(Column("", s, 1 if s in ("C^B", "C^0") else 2) for s in SYMBOLS)
     found = []
     for way, arrow in ARROWS.items():
@@ -44,19 +44,19 @@ def _cell(seeds: Sequence[Entry], metric: str) -> TableCell:
 
 @dataclass(frozen=True)
 class ShownColumn:
-    """A column where the page has it."""
+    """A column at its position on the page."""
 
     place: int
-    """In the table."""
+    """Index in the table."""
     column: Column
     shown: Literal["always", "narrow", "wide"]
-    """On which screens."""
+    """Screens that show it."""
     starts: bool
-    """The first of its group."""
+    """Whether it is the first of its group."""
 
 
 def shown_columns(columns: Sequence[Column]) -> list[ShownColumn]:
-    """The sums come last, and on a phone first, where the rest is scrolled to."""
+    """Order columns with sums last or, on narrow screens, first, so that they need no scrolling."""
     sums = {place for place, column in enumerate(columns) if "rsum" in (column.name, column.group)}
     order: list[tuple[int, Literal["always", "narrow", "wide"]]]
     order = [(place, "wide" if place in sums else "always") for place in range(len(columns))]
@@ -71,14 +71,14 @@ def shown_columns(columns: Sequence[Column]) -> list[ShownColumn]:
 
 
 def spans(columns: Sequence[ShownColumn]) -> list[tuple[ShownColumn, int]]:
-    """The first column of each group, and how many the group has."""
+    """List the first column of each group and the size of the group."""
     starts = [number for number, column in enumerate(columns) if column.starts]
     ends = [*starts[1:], len(columns)]
     return [(columns[start], end - start) for start, end in zip(starts, ends, strict=True)]
 
 
 def with_symbols(text: str) -> Markup:
-    """Text with the symbols of COCOS as they are printed: C^q, W- and C_eff, as words of theirs."""
+    """Typeset the symbols of COCOS, such as C^q, W- and C_eff, where they are whole words."""
     words = "|".join(re.escape(symbol) for symbol in SYMBOLS)
     return Markup(re.sub(rf"(?:^|(?<= ))({words})(?=$|,)", _printed, str(escape(text))))
 

@@ -1,4 +1,4 @@
-"""Small pictures of a dataset's images, each of them once in the file."""
+"""Small pictures of a dataset's images, each embedded only once in the file."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ SIDE, QUALITY = 160, 80
 
 
 class ReportThumbnails:
-    """Pictures by key, as data URIs; a page shows one by its key as often as it likes."""
+    """Pictures as data URIs by key, by which a page can show one any number of times."""
 
     def __init__(self) -> None:
         self.pictures: dict[str, str] = {}
         self._broken: set[str] = set()
 
     def add(self, dataset: str, split: Split, image: int) -> str | None:
-        """The key of an image; None where there is no picture of it."""
+        """Add an image and return its key; None if it has no readable picture."""
         key = f"{dataset}-{image}"
         if split.images is None or key in self._broken:
             return None

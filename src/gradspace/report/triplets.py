@@ -1,4 +1,4 @@
-"""Triplet diagrams: what weight an objective gives to a triplet, and where its triplets are."""
+"""Triplet diagrams: the weight an objective gives to a triplet, and where its triplets lie."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 SIDE = 201
-"""Points of the surface in a row."""
+"""Points per row of the surface."""
 MOST_EARLY, MOST_LATE = 120, 300
 BLUE = (0.11, 0.42, 0.69)
-"""Of the greatest weight; a lesser one lets more of the paper through, light or dark."""
+"""Colour of the largest weight; smaller ones are more transparent, on light or dark paper."""
 
 LEVELS = 48
-"""Of opacity: more are not seen and take space."""
+"""Levels of opacity; more would take space without being visible."""
 
 HIGHEST_COSINE = 1.001
-"""With rounding; models that score pairs go beyond."""
+"""Highest cosine, allowing for rounding; models that score pairs exceed it."""
 
 Triplets = Sequence[Sequence[float]]
 AxisLimits = tuple[float, float]
 
 
 def triplet_plots(drawer: Drawer, history: History, group: Group) -> list[Plot]:
-    """One diagram per objective, with the triplets of its first seed."""
+    """Draw one diagram per objective, with the triplets of its first seed."""
     first = {name: min(seeds, key=lambda entry: entry.seed) for name, seeds in group.items()}
     triplets = {name: _early_and_late(history, entry) for name, entry in first.items()}
     everything = [pair for both in triplets.values() for part in both for pair in part]
@@ -61,7 +61,7 @@ def _early_and_late(history: History, entry: Entry) -> tuple[Triplets, Triplets]
 
 
 def _thinned(triplets: Triplets, most: int) -> Triplets:
-    """Evenly taken."""
+    """Thin out triplets evenly to at most `most`."""
     return triplets[:: max(1, -(-len(triplets) // most))]
 
 
@@ -92,7 +92,7 @@ def _plot(
 
 
 def _draw_surface(axes: Axes, objective: Objective, limits: AxisLimits) -> tuple[float, float]:
-    """Returns the least and the greatest weight."""
+    """Draw the weights as a surface; return the smallest and the largest."""
     s = torch.linspace(*limits, SIDE, dtype=torch.float64)
     p, n = torch.meshgrid(s, s, indexing="xy")
     weight = triplet_surface(objective, p, n).numpy()

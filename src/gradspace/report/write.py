@@ -1,4 +1,4 @@
-"""Put the report together and write it."""
+"""Assembly and writing of the report."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ from gradspace.report.tables import MEANINGS, cocos_tables, shown_columns, spans
 from gradspace.report.triplets import triplet_plots
 
 MOST_EXAMPLES, ALL_EXAMPLES = 12, 20
-"""Queries per direction, of one dataset and model and of all: pictures are most of the file."""
+"""Queries per direction, for one dataset and model and for all: pictures take most of the file."""
 MOST_DRAWN = 30
-"""Objectives that are drawn, over all groups: those with the highest rsum."""
+"""Number of objectives drawn, over all groups: those with the highest rsum."""
 
 LONG = 280
-"""Letters of a verdict that can still be read at a glance."""
+"""Number of characters of a verdict that can be read at a glance."""
 
 
 @dataclass(frozen=True)
 class ReportPart:
-    """What a section says about one dataset and model."""
+    """Part of a section, on one dataset and model."""
 
     label: str
     content: Any
     problem: str = ""
-    """A sentence, where there is no content."""
+    """Sentence on why there is no content."""
 
 
 def write_report(
@@ -62,10 +62,11 @@ def write_report(
     progress: Progress | None = None,
     today: date | None = None,
 ) -> None:
-    """One HTML file with everything that is known of the finished runs of a comparison.
+    """Write one HTML file with everything known about the finished runs of a comparison.
 
-    Examples are retrieved anew with the runs' best weights, on `device`. What is no longer there,
-    such as a dataset that was moved, costs its section a sentence and never the report.
+    Examples are retrieved again with the runs' best weights, on `device`. Where something is
+    missing, such as a dataset that was moved, a sentence replaces the section; the report is always
+    written.
     """
     if not entries:
         raise ValueError("there are no finished runs to report on")
@@ -90,7 +91,7 @@ def write_report(
 
 
 class _Contents:
-    """The parts of every section, made one after the other."""
+    """Makes the parts of every section, one after the other."""
 
     def __init__(
         self,
@@ -112,13 +113,13 @@ class _Contents:
 
     @property
     def left_out(self) -> str:
-        """A sentence on the objectives that are not drawn."""
+        """Sentence on the objectives that are not drawn."""
         if all(len(group) <= self.most_drawn for group in self.groups.values()):
             return ""
-        return f"Drawn are the {self.most_drawn} objectives with the highest mean rsum."
+        return f"Plots show the {self.most_drawn} objectives with the highest mean rsum."
 
     def sections(self) -> dict[str, list[ReportPart]]:
-        """Section -> its parts, one for every dataset and model."""
+        """Make the parts of each section, one for every dataset and model."""
         drawer, history, looks = self.drawer, self.history, self.looks
         makers: dict[str, Callable[[tuple[str, str], Group], Any]] = {
             "differences": lambda key, _: make_forest(self.findings.tests, *key),
@@ -150,7 +151,7 @@ def _part(
     key: tuple[str, str],
     group: Group,
 ) -> ReportPart:
-    """A part, or why there is none: after hours of training no plot may cost the report."""
+    """Make a part, or say why it failed: after hours of training no plot may cost the report."""
     try:
         return ReportPart(label, make(key, group))
     except Exception as error:
@@ -164,7 +165,7 @@ def _label(key: tuple[str, str]) -> str:
 
 
 def _best_of(group: Group, most: int) -> Group:
-    """The objectives that are drawn, in their order."""
+    """Select the objectives to draw, in their order."""
     means = {o: np.mean([e.results.metrics["rsum"] for e in seeds]) for o, seeds in group.items()}
     best = sorted(group, key=lambda objective: -means[objective])[:most]
     return {objective: seeds for objective, seeds in group.items() if objective in best}
@@ -172,12 +173,12 @@ def _best_of(group: Group, most: int) -> Group:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is known about the objectives of one dataset and model, in words."""
+    """Verdict in words on the objectives of one dataset and model."""
 
     label: str
     lead: str
     details: str = ""
-    """Of a verdict with many objectives: too long to be read first."""
+    """Full verdict, if it covers too many objectives to be read first."""
 
 
 def _verdicts(groups: Mapping[tuple[str, str], Group], findings: Findings) -> list[Verdict]:
@@ -199,7 +200,7 @@ def _verdicts(groups: Mapping[tuple[str, str], Group], findings: Findings) -> li
 
 
 def template(name: str) -> Template:
-    """Everything that is put into the page is escaped, but for what is marked as safe."""
+    """Load a template, which escapes everything that is not marked as safe."""
     loader = PackageLoader("gradspace.report", "templates")
     environment = Environment(
         loader=loader,

@@ -1,1 +1,1 @@
-"""Scores of images and texts: who belongs to whom, and matrices that are seen through tiles."""
+"""Scores of images and texts: positives, and score matrices read tile by tile."""

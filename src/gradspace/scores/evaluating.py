@@ -1,4 +1,4 @@
-"""The one way to switch a model into evaluation mode and back."""
+"""Switching a model to evaluation mode and back."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 
 class HasModes(Protocol):
-    """What torch's modules offer."""
+    """A model with training and evaluation modes, as torch's modules have."""
 
     training: bool
 
@@ -17,7 +17,7 @@ class HasModes(Protocol):
 
 @contextmanager
 def evaluating(model: HasModes) -> Iterator[None]:
-    """Evaluation mode inside, the mode of before afterwards, whatever happens in between."""
+    """Put a model in evaluation mode; restore its previous mode afterwards, even on errors."""
     was_training = model.training
     model.train(False)
     try:

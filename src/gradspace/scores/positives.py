@@ -1,8 +1,8 @@
-"""Which candidates belong to which query: the one place where ids and masks become positives.
+"""Positives, the candidates that belong to each query, from ids, masks or positions.
 
-`Positives` is compact: for every query the candidates that belong to it, in slots, instead of a
-queries x candidates matrix. It is built from ids (equal ids belong together), from a boolean
-matrix, or by position.
+`Positives` is compact: it lists the candidates that belong to each query, in slots, instead of
+holding a queries x candidates matrix. It is built from ids (equal ids belong together), from a
+boolean matrix, or by position.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from gradspace.checks import Ids, check_tensor, ids_vector
 
 @dataclass(frozen=True, eq=False)
 class Positives:
-    """The positives of every query.
+    """Positives of every query.
 
-    `index[query, slot]` is a candidate and `valid[query, slot]` says whether it is one of the
-    query's positives. Slots that are not valid repeat the query's first positive (candidate 0 for
-    a query that has none), so that `index` can always be gathered from and scattered to.
+    `index[query, slot]` is a candidate, and `valid[query, slot]` tells whether it is one of the
+    query's positives. Invalid slots repeat the query's first positive (candidate 0 for a query
+    without one), so that `index` can always be used to gather and scatter.
     """
 
     index: Tensor
     valid: Tensor
     num_candidates: int
     left_out: Tensor | None = None
-    """[queries, slots]: candidates that are neither positives nor negatives of the query."""
+    """Mask, [queries, slots], of candidates that are neither positives nor negatives."""
 
     @property
     def num_queries(self) -> int:
@@ -43,35 +43,35 @@ class Positives:
 
     @property
     def num_negatives(self) -> Tensor:
-        """[queries, 1]: how many candidates are negatives of the query."""
+        """Number of negatives of each query, [queries, 1]."""
         count = self.num_candidates - self.valid.sum(1, keepdim=True)
         return count if self.left_out is None else count - self.left_out.sum(1, keepdim=True)
 
     @property
     def any_valid(self) -> Tensor:
-        """[queries] bool: has the query a positive?"""
+        """Mask, [queries], of the queries that have a positive."""
         return self.valid.any(1)
 
     def pairs(self) -> tuple[Tensor, Tensor]:
-        """The (query, candidate) indices of all positive pairs, by query."""
+        """List the (query, candidate) indices of all positive pairs, sorted by query."""
         query, slot = self.valid.nonzero(as_tuple=True)
         return query, self.index[query, slot]
 
     def transpose(self) -> Positives:
-        """The same pairs seen from the candidates: text->image from image->text."""
+        """Swap queries and candidates: text->image from image->text."""
         query, candidate = self.pairs()
         order = candidate.argsort(stable=True)
         return _from_pairs(candidate[order], query[order], (self.num_candidates, self.num_queries))
 
     def part(self, start: int, stop: int) -> tuple[Positives, Tensor]:
-        """Queries start .. stop - 1 with only their own candidates, and which those are."""
+        """Restrict to queries start .. stop - 1 and their positives; also return the latter."""
         query, candidate = self.pairs()
         inside = (query >= start) & (query < stop)
         kept, renumbered = torch.unique(candidate[inside], return_inverse=True)
         return _from_pairs(query[inside] - start, renumbered, (stop - start, len(kept))), kept
 
     def permute_candidates(self, order: Tensor) -> Positives:
-        """The same pairs after `candidates[order]`."""
+        """Adapt to candidates reordered as `candidates[order]`."""
         new_place = torch.empty_like(order)
         new_place[order] = torch.arange(len(order), device=order.device)
         return Positives(new_place[self.index], self.valid, self.num_candidates)
@@ -80,12 +80,12 @@ class Positives:
         return self.each(lambda part: part.to(device, non_blocking=True))
 
     def each(self, change: Callable[[Tensor], Tensor]) -> Positives:
-        """With every tensor changed."""
+        """Apply a function to every tensor."""
         left_out = None if self.left_out is None else change(self.left_out)
         return Positives(change(self.index), change(self.valid), self.num_candidates, left_out)
 
     def with_more(self, own: Positives) -> Positives:
-        """With the candidates of `own` behind these; its positives are left out of their rows."""
+        """Append the candidates of `own`, whose positives are left out of their queries' rows."""
         behind = (own.index + self.num_candidates).where(own.valid, self.index[:, :1])
         return Positives(
             index=torch.cat([self.index, behind], 1),
@@ -96,22 +96,22 @@ class Positives:
 
 
 def match_positions(count: int, device: torch.device | None = None) -> Positives:
-    """Query i belongs to candidate i."""
+    """Pair query i with candidate i."""
     index = torch.arange(count, device=device)[:, None]
     return Positives(index, torch.ones_like(index, dtype=torch.bool), count)
 
 
 def match_nothing(scores: Tensor) -> Positives:
-    """No query of scores[query, candidate] belongs to any candidate."""
+    """Positives of scores[query, candidate] in which no query has any."""
     index = torch.zeros(len(scores), 0, dtype=torch.long, device=scores.device)
     return Positives(index, index.bool(), scores.shape[1])
 
 
 def match_ids(query_ids: Ids, candidate_ids: Ids) -> Positives:
-    """Equal ids belong together: any number of captions per image, any order.
+    """Pair queries and candidates of equal ids: any number of captions per image, in any order.
 
-    The result is where the ids are: on the CPU for those of a batch that was just loaded, where
-    finding it interrupts no GPU.
+    The result is on the device of the ids. For a batch that was just loaded that is the CPU, where
+    matching does not interrupt a GPU.
 
     Examples:
         >>> match_ids(["cat", "dog"], ["dog", "cat", "cat"]).pairs()
@@ -133,7 +133,7 @@ def match_ids(query_ids: Ids, candidate_ids: Ids) -> Positives:
 
 
 def match_mask(mask: Tensor) -> Positives:
-    """From `mask[query, candidate]`, true for positives."""
+    """Convert `mask[query, candidate]`, true for positives."""
     query, candidate = mask.nonzero(as_tuple=True)
     return _from_pairs(query, candidate, (mask.shape[0], mask.shape[1]))
 
@@ -154,7 +154,7 @@ def as_positives(positives: Tensor | Positives) -> Positives:
 
 
 def _from_pairs(query: Tensor, candidate: Tensor, shape: tuple[int, int]) -> Positives:
-    """From pairs that are sorted by query."""
+    """Build positives from pairs that are sorted by query."""
     num_queries, num_candidates = shape
     count = torch.bincount(query, minlength=num_queries)
     num_slots = max(_maximum(count), 1)
@@ -170,7 +170,7 @@ def _maximum(count: Tensor) -> int:
 
 
 def stable_ids(ids: Ids, device: torch.device) -> Tensor:
-    """int64 ids that mean the same in every batch and every process; names by a hash of 64 bits."""
+    """Convert ids to int64, equally in every batch and process; names become 64-bit hashes."""
     vector = ids_vector(ids)
     if not isinstance(vector, Tensor):
         if vector.dtype.kind == "U":
@@ -178,5 +178,5 @@ def stable_ids(ids: Ids, device: torch.device) -> Tensor:
             digests = b"".join(blake2b(n.encode(), digest_size=8).digest() for n in names)
             vector = np.frombuffer(digests, np.int64)[places]
         vector = torch.from_numpy(vector.astype(np.int64))
-    waits = device.type == "cpu"  # for ids of a GPU that are read here
+    waits = device.type == "cpu"  # for a copy from the GPU, whose result is read right here
     return vector.to(device, torch.long, non_blocking=not waits).contiguous()

@@ -31,7 +31,7 @@ class Embeddings:
         return EmbeddingScores(self.images, self.texts)
 
     def block(self, images: Tensor, texts: Tensor) -> Tensor:
-        """[images, texts]: the scores of chosen ones."""
+        """Score the chosen images against the chosen texts, [images, texts]."""
         rows, columns = images.to(self.images.device), texts.to(self.texts.device)
         return self.images[rows].float() @ self.texts[columns].float().t()
 
@@ -41,21 +41,21 @@ class Embeddings:
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """The parts of images and texts with their ids, and the model that scores them."""
+    """Parts of images and texts with their ids, and the model that scores them."""
 
     scorer: ScoresPairs
     images: Tensor
-    """[images, regions, width]"""
+    """Regions of the images, [images, regions, width]."""
     words: Tensor
-    """[words of all texts, width]"""
+    """Words of all texts, one text after the other, [words, width]."""
     lengths: Tensor
-    """[texts]: how many words are of each, one text after the other."""
+    """Number of words of each text, [texts]."""
     image_ids: Tensor
     text_ids: Tensor
     image_names: Sequence[str]
     captions: Sequence[str]
     device: torch.device
-    """Where they are scored."""
+    """Device on which they are scored."""
 
     def scores(self, progress: Progress | None = None) -> PairScores:
         starts = self.lengths.cumsum(0) - self.lengths
@@ -64,7 +64,7 @@ class Parts:
         )
 
     def block(self, images: Tensor, texts: Tensor) -> Tensor:
-        """[images, texts]: the scores of chosen ones."""
+        """Score the chosen images against the chosen texts, [images, texts]."""
         return self.scores().block(images, texts)
 
     def positives(self) -> Positives:
@@ -72,13 +72,13 @@ class Parts:
 
 
 Represented = Embeddings | Parts
-"""A split as one model represents it for scoring; both know their scores and their positives."""
+"""A split as a model represents it for scoring."""
 
 
 def mean_scores(
     members: Sequence[Represented], progress: Progress | None = None
 ) -> EmbeddingScores | MatrixScores | PairScores:
-    """The mean of the scores of several models, of either kind."""
+    """Average the scores of several models, of either kind."""
     embedded = [member for member in members if isinstance(member, Embeddings)]
     if len(embedded) == len(members):
         return average_similarity(embedded)
@@ -97,7 +97,7 @@ def mean_scores(
 
 
 def average_similarity(members: Sequence[Embeddings]) -> EmbeddingScores:
-    """Scores that are the mean of several models' scores, as VSRN is published.
+    """Average the scores of several models, as in the published results of VSRN.
 
     The inner product of concatenated vectors is the sum of the inner products.
     """
@@ -106,7 +106,7 @@ def average_similarity(members: Sequence[Embeddings]) -> EmbeddingScores:
 
 
 def save_embeddings(path: Path, embeddings: Embeddings) -> None:
-    """One safetensors file with images, texts and ids; names and captions in its record."""
+    """Save images, texts and ids as a safetensors file, with names and captions in its record."""
     tensors = {k: getattr(embeddings, k) for k in ("images", "texts", "image_ids", "text_ids")}
     names = {"image_names": list(embeddings.image_names), "captions": list(embeddings.captions)}
     save_tensors(path, tensors, names)

@@ -1,7 +1,7 @@
-"""Score matrices seen through tiles: in memory, never built, or built when they are looked at.
+"""Score matrices read tile by tile: held in memory, never built, or computed on access.
 
-Rows are queries and columns candidates. Whoever reads scores tile by tile works for
-100,000 x 500,000 as for 5 x 5.
+Rows are queries and columns candidates. Code that reads scores tile by tile works for
+100,000 x 500,000 scores as for 5 x 5.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from gradspace.checks import check_embeddings, check_finite, check_scores
 from gradspace.scores.evaluating import HasModes, evaluating
 
 TILE_SHARE = 1 / 16
-"""Of a GPU's memory, for a tile and what is computed from it."""
+"""Share of a GPU's memory for a tile and what is computed from it."""
 TILE_BYTES = 6 * 4
-"""Per score of a tile: the copies that a formula makes on its way."""
+"""Bytes per score of a tile, including the intermediate copies of a formula."""
 
 PAIRS_AT_ONCE = 512
 BLOCK = (256, 512)
-"""Images and texts whose scores are asked of a model in one go."""
+"""Numbers of images and of texts that a model scores against each other at a time."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +56,7 @@ class MatrixScores:
 
 @dataclass(frozen=True, eq=False)
 class EmbeddingScores:
-    """The inner products of two sets of embeddings, computed a tile at a time.
+    """Inner products of two sets of embeddings, computed one tile at a time.
 
     `normalize` scales every embedding to length 1 first, so that scores are cosines.
     """
@@ -91,7 +91,7 @@ class EmbeddingScores:
 
 
 class ScoresPairs(HasModes, Protocol):
-    """A model that scores pairs: `gradspace.models.PairScorer`."""
+    """A model that scores pairs, such as `gradspace.models.PairScorer`."""
 
     def score(self, images: Tensor, texts: Tensor, lengths: Tensor) -> Tensor: ...
 
@@ -100,24 +100,24 @@ class ScoresPairs(HasModes, Protocol):
 
 @dataclass(frozen=True, eq=False)
 class PairScores:
-    """The scores that a model gives to pairs, each computed when it is asked for.
+    """Scores that a model gives to pairs, computed on access.
 
     Rows are images and columns texts. The words of all texts are in one list, without padding.
     """
 
     scorer: ScoresPairs
     images: Tensor
-    """[images, regions, width]"""
+    """Regions of the images, [images, regions, width]."""
     words: Tensor
-    """[words of all texts, width]"""
+    """Words of all texts, [words, width]."""
     starts: Tensor
-    """int64 [texts], on the CPU: where the words of a text begin"""
+    """First word of each text, int64 [texts], on the CPU."""
     lengths: Tensor
-    """int64 [texts], on the CPU"""
+    """Number of words of each text, int64 [texts], on the CPU."""
     device: torch.device
-    """Where scores are computed; the parts may be elsewhere."""
+    """Device on which scores are computed; the parts may be on another."""
     progress: Callable[[int, int], None] | None = None
-    """Called with how many scores are computed, and of how many."""
+    """Called with the number of scores computed so far and their total."""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -128,13 +128,13 @@ class PairScores:
 
     @torch.no_grad()
     def block(self, rows: Tensor, columns: Tensor) -> Tensor:
-        """[rows, columns], of chosen images with chosen texts."""
+        """Score the chosen images against the chosen texts, [rows, columns]."""
         with evaluating(self.scorer):
             return self.scorer.score(self._images(rows), *self._texts(columns))
 
     @torch.no_grad()
     def pairs(self, rows: Tensor, columns: Tensor) -> Tensor:
-        """[pairs], of images with texts."""
+        """Score images with texts, pair by pair, [pairs]."""
         found = []
         with evaluating(self.scorer):
             for part in blocks(len(rows), PAIRS_AT_ONCE):
@@ -152,7 +152,7 @@ class PairScores:
         return self.matrix().transpose()
 
     def matrix(self) -> MatrixScores:
-        """All of them, in memory: each is computed once, however often it is looked at."""
+        """Compute all scores once and hold them in memory."""
         found, (num_rows, num_columns) = [], self.shape
         for rows in blocks(num_rows, BLOCK[0]):
             line = []
@@ -169,7 +169,7 @@ class PairScores:
         return self.images[rows.to(self.images.device)].to(self.device)
 
     def _texts(self, columns: Tensor) -> tuple[Tensor, Tensor]:
-        """Padded with zeros to the longest, and the lengths."""
+        """Words of the texts, padded with zeros to the longest, and their lengths."""
         at = columns.cpu()
         lengths = self.lengths[at]
         place = torch.arange(int(lengths.max()))
@@ -187,12 +187,12 @@ def as_scores(scores: Tensor | Scores) -> Scores:
 
 
 def as_computed(values: Tensor) -> Tensor:
-    """In the precision that scores are computed in: at least float32."""
+    """Convert values to the precision that scores are computed in, at least float32."""
     return values if values.dtype == torch.float64 else values.float()
 
 
 def tile_size(device: torch.device) -> tuple[int, int]:
-    """Rows and columns of a tile: it stays in a CPU's cache, or takes a small part of a GPU."""
+    """Rows and columns of a tile that fits a CPU's cache, or a small part of a GPU's memory."""
     if device.type != "cuda":
         return 512, 1024
     memory = torch.cuda.get_device_properties(device).total_memory

@@ -1,4 +1,4 @@
-"""Retrieval in two stages: embeddings propose candidates, a model that scores pairs orders them."""
+"""Two-stage retrieval: embeddings propose candidates, and a pair scorer re-ranks them."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ ROWS_AT_ONCE = 256
 
 @dataclass(frozen=True, eq=False)
 class TwoStageScores:
-    """The `top` candidates that are proposed to a query, then all others as they were proposed.
+    """Scores that rank a query's `top` proposals by pair score, and all others below as proposed.
 
-    An image has other candidates than the texts that it is proposed to: there is a matrix for each
-    direction, in which only the order within a row means something.
+    An image and a text may propose each other in one direction only, so each direction has its own
+    matrix. In it only the order within a row is meaningful.
     """
 
     proposed: EmbeddingScores
     scorer: PairScores
     top: int
     proposal_weight: float = 0.0
-    """What the score of the proposal counts in the order of those that are scored in pairs."""
+    """Weight of the proposing score that is added to the pair score."""
 
     def __post_init__(self) -> None:
         if self.proposed.shape != self.scorer.shape:
             raise ValueError(
-                f"proposals are for {list(self.proposed.shape)} images and texts, and the scorer "
+                f"proposals are for {list(self.proposed.shape)} images and texts, but the scorer "
                 f"has {list(self.scorer.shape)}: both must be of the same split"
             )
         if self.top < 1:
@@ -49,11 +49,11 @@ class TwoStageScores:
         return TwoStageScores(proposed, scorer, self.top, self.proposal_weight)
 
     def by_image(self) -> MatrixScores:
-        """[images, texts]"""
+        """Scores of all texts for each image, [images, texts]."""
         return self._ordered(self.proposed, by_text=False)
 
     def by_text(self) -> MatrixScores:
-        """[texts, images]"""
+        """Scores of all images for each text, [texts, images]."""
         return self._ordered(self.proposed.transpose(), by_text=True)
 
     def _ordered(self, proposed: EmbeddingScores, by_text: bool) -> MatrixScores:

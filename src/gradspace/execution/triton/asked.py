@@ -1,4 +1,4 @@
-"""Sums that the Triton kernels are asked for: their formulas, and what these are given."""
+"""Sums requested from the Triton kernels: their formulas, and the numbers given to these."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def num_columns(side: Sum | LogSumExp | None) -> int:
 
 
 class Given(NamedTuple):
-    """What the terms of both sides are given; one number where they share their terms.
+    """Numbers given to the terms of both sides; a single one if the sides share their terms.
 
-    Behind that one, for exponentials: a reference, and whether it serves all of them.
+    For exponentials, two more follow that one: a reference, and whether it serves all of them.
     """
 
     row: Tensor
@@ -59,7 +59,7 @@ def _reference(inputs: Inputs, wanted: Asked, number: Tensor) -> Tensor:
 
 
 class _Formula:
-    """A term; equal to another that is the same code with the same parameters."""
+    """A term as a cache key: two are equal if they are the same code with the same parameters."""
 
     def __init__(self, term: Callable[[Tensor, Tensor], Tensor]) -> None:
         self.term = term
@@ -86,5 +86,5 @@ def _translate(formula: _Formula, kind: int) -> Translated:
 
 
 def given_values(one: Asked, given: Given, rows: slice) -> tuple[Tensor, Tensor]:
-    """For a chunk of rows and all columns."""
+    """Numbers given to a chunk of rows and to all columns."""
     return given.row if is_shared(one) else given.row[rows], given.column

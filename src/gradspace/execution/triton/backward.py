@@ -1,4 +1,4 @@
-"""The gradients of a block's sums: weights from a Triton kernel, products from the library."""
+"""Gradients of a block's sums: weights from a Triton kernel, matrix products from the library."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gradspace.execution.triton.asked import (
 from gradspace.execution.triton.launching import Inputs, Tile, ceil, on_a_tile_that_fits
 
 WEIGHT_BYTES = 256 << 20
-"""Of the weights of a chunk of rows."""
+"""Bytes that the weights of a chunk of rows may take."""
 
 
 def backward(inputs: Inputs, upstream: Sequence[Upstream]) -> Gradients:
@@ -32,9 +32,9 @@ def backward(inputs: Inputs, upstream: Sequence[Upstream]) -> Gradients:
 
 
 def _backward_with(tile: Tile, inputs: Inputs, upstream: Sequence[Upstream]) -> Gradients:
-    """The weights of a chunk of rows at a time, and two products of them with the embeddings.
+    """Compute the weights of one chunk of rows at a time, and multiply them with the embeddings.
 
-    The weights are in the type of the embeddings. They are scaled by the largest gradient, so that
+    The weights have the type of the embeddings. They are divided by the largest gradient, so that
     float16 can hold those of a mean over many queries.
     """
     scale = _scale(upstream)
@@ -122,7 +122,7 @@ def weigh(
 
 
 def _scale(upstream: Sequence[Upstream]) -> Tensor:
-    """Makes the largest gradient 1; the derivatives of terms have the rest of float16's range."""
+    """Factor that makes the largest gradient 1, leaving float16's range to term derivatives."""
     sides = (side for up in upstream for side in (up.gradients.row, up.gradients.column))
     largest = torch.stack([side.abs().max() for side in sides if side is not None]).max()
     return 1 / largest.clamp(min=1e-30)
@@ -136,7 +136,7 @@ def _scaled(up: Upstream, scale: Tensor) -> Upstream:
 
 
 def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
-    """total += left @ right; float32, also of factors of 16 bits."""
+    """Add left @ right to total in float32, even for 16-bit factors."""
     if left.dtype == torch.float32:
         total.addmm_(left, right)
     else:

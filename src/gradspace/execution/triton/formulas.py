@@ -1,8 +1,8 @@
-"""An objective as Triton functions of a few queries.
+"""Translation of an objective to Triton functions of a few queries.
 
-`Objective.statistics` and `Objective.value` are traced, and so are the derivatives that autograd
-finds. A row function has the scores of every candidate in the place of slots, and the positives
-are the valid ones; a query function has slots, and what tiles of the scores found.
+`Objective.statistics` and `Objective.value` are traced together with their autograd derivatives. A
+row function works on the scores of all candidates, each of them a slot whose valid ones are the
+positives; a query function works on slots and the results of score tiles.
 """
 
 from __future__ import annotations
@@ -54,22 +54,22 @@ QUERY_INPUTS = (
 
 
 class Functions(NamedTuple):
-    """Triton functions of an objective."""
+    """Triton functions of an objective, and what their callers have to know."""
 
     row: Any
     """Value and weights of some queries, from the scores of all their candidates."""
     query: Any
-    """Value and slopes of some queries, from what tiles found; None if tiles cannot find it."""
+    """Value and slopes of some queries, from the results of tiles; None if tiles cannot do it."""
     asks_batch: bool
-    """Do they read the positives of the whole batch?"""
+    """Whether they read the positives of the whole batch."""
     wanted: tuple[Statistic, ...]
-    """Of the examples: their kinds, and which have a column for every slot."""
+    """Statistics of the examples; their kinds and numbers of columns hold for any batch."""
     sloped: frozenset[int]
-    """The statistics that the value has a gradient along."""
+    """Indices of the statistics along which the value has a gradient."""
     fixed: bool
-    """Are the statistics of all batches the same, whatever their positives?"""
+    """Whether the statistics are the same for all batches, whatever their positives."""
     gives: bool
-    """Does a term give a gradient to the positives' scores that it is given?"""
+    """Whether a term passes a gradient back to the positives' scores that it is given."""
 
 
 USED = {
@@ -81,11 +81,11 @@ USED = {
         *("best_of_tiles", "sum_of_tiles", "sum_of_batch", "store_column", "store_slots"),
     ),
 }
-"""What the functions call."""
+"""Kernel functions that the generated functions call."""
 
 
 def functions_of(objective: Objective) -> Functions:
-    """Translate an objective, once for equal ones; UnsupportedTermError where it cannot be."""
+    """Translate an objective, once for equal ones, or raise UnsupportedTermError."""
     try:
         return _functions_of(_Key(objective))
     except (AttributeError, AssertionError, IndexError, TypeError, RuntimeError) as error:
@@ -93,7 +93,7 @@ def functions_of(objective: Objective) -> Functions:
 
 
 class _Key:
-    """An objective by its identity or its parameters, which make it equal to others."""
+    """An objective as a cache key: two are equal if their class and parameters are."""
 
     def __init__(self, objective: Objective) -> None:
         self.objective = objective
@@ -126,7 +126,7 @@ def _functions_of(key: _Key) -> Functions:
 
 
 class _Writer:
-    """Writes a function of an objective, line by line: what both kinds have in common."""
+    """Writes a function of an objective line by line: the parts common to both kinds."""
 
     def __init__(self, traced: TracedObjective) -> None:
         self.traced, self.wanted, self.positives = traced, traced.wanted, traced.positives
@@ -139,7 +139,7 @@ class _Writer:
     # --- lines ----------------------------------------------------------------------------------
 
     def _value(self, sum_in_batch: str) -> None:
-        """value, and under WEIGH of_X, its slope along every X that it depends on."""
+        """Write `value` and, under WEIGH, its slope `of_X` along every X it depends on."""
         inputs = [f"stat_{k}" for k in range(len(self.wanted))]
         examples = [*map(example_of, self.wanted)]
         inputs += [f"other_{k}" for k in range(len(self.traced.others))]
@@ -172,7 +172,7 @@ class _Writer:
         self.lines[start:] = [f"    {line}" for line in self.lines[start:]]
 
     def _weights(self, known: Sequence[str]) -> None:
-        """From the slopes of the value that are known, under WEIGH."""
+        """Write the weights, under WEIGH, from the slopes of the value that are known."""
         raise NotImplementedError
 
     def _other(self, k: int, term: Term, scores: str) -> None:
@@ -183,7 +183,7 @@ class _Writer:
         )
 
     def _other_slopes(self, k: int, scores: str) -> str:
-        """What the sum over other positives gives to all of them."""
+        """Expression for what the sum over the other positives gives to all of them."""
         self.lines.append(
             f"own_{k}, of_own_{k} = weigh_total_by_slot("
             f"{scores}, positive, positive, lane, p, of_other_{k}, OTHER_SLOPES_{k})"
@@ -199,7 +199,7 @@ class _Writer:
         *examples: Tensor,
         differentiate: bool = False,
     ) -> None:
-        """A line that calls the translation of a torch function."""
+        """Translate a torch function, and write a line that calls it."""
         graph = trace(function, *examples, differentiate=differentiate)
         compiled = compile_graph(name.partition("_")[0], inputs, graph)
         self.scope[compiled.__name__] = compiled
@@ -207,7 +207,7 @@ class _Writer:
 
 
 class _RowWriter(_Writer):
-    """From scores s of all candidates to value and weights."""
+    """Writes the function from the scores `s` of all candidates to value and weights."""
 
     def write(self) -> Any:
         self.lines += [
@@ -226,7 +226,7 @@ class _RowWriter(_Writer):
         return compile_source("row", ROW_INPUTS, self.lines, self.scope)
 
     def _statistics(self) -> None:
-        """given_k, what the term of statistic k is given; stat_k, what comes out of it."""
+        """Write given_k, the numbers given to the term of statistic k, and stat_k, its result."""
         for k, one in enumerate(self.wanted):
             if isinstance(one, Hardest):
                 self.lines.append(f"stat_{k}, at_{k} = hardest(s, negative)")
@@ -276,7 +276,7 @@ class _RowWriter(_Writer):
             self.lines.append("pass")
 
     def _add_back(self, k: int) -> None:
-        """What a term gives to the positives' scores that it was given."""
+        """Write the gradient that a term passes back to the positives' scores it was given."""
         example = matrix() if by_slot(self.wanted[k]) else column()
         self._add(
             f"back_{k}",
@@ -291,7 +291,7 @@ class _RowWriter(_Writer):
 
 
 class _QueryWriter(_Writer):
-    """From the parts that tiles found of every statistic to value and slopes."""
+    """Writes the function from the tiles' parts of every statistic to value and slopes."""
 
     def write(self) -> Any:
         asks_batch = self.traced.of_batch is not None or self.traced.asked
@@ -321,7 +321,7 @@ class _QueryWriter(_Writer):
         return "COUNT" if by_slot(self.wanted[k]) else "1"
 
     def _weights(self, known: Sequence[str]) -> None:
-        """Written to memory; a query without a positive has none."""
+        """Write lines that store the slopes in memory, 0 for a query without a positive."""
         of_p = "of_p" if "p" in known else "tl.zeros(p.shape, tl.float32)"
         self.lines.append(f"along_p = tl.where(positive, {of_p}, 0.0)")
         for k in range(len(self.traced.others)):

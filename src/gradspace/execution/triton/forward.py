@@ -1,4 +1,4 @@
-"""The statistics of a block in one pass of a Triton kernel over its tiles."""
+"""Statistics of a block, in one pass of a Triton kernel over its tiles."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from gradspace.execution.triton.launching import Inputs, Tile, ceil, on_a_tile_t
 from gradspace.objectives.statistics import LOG_ZERO, Hardest
 
 CHUNK_BYTES = 16 << 20
-"""Of one partial result of a chunk of rows."""
+"""Bytes that one partial result of a chunk of rows may take."""
 
 
 def forward(inputs: Inputs, wanted: Sequence[Wanted]) -> list[Result]:
-    """The kernel finds the hardest negatives and up to two sums in one pass."""
+    """Compute the statistics; one pass finds the hardest negatives and up to two sums."""
     asked = [cast(Asked, one) for one in wanted if not isinstance(one.either, Hardest)]
     hardest = next((one for one in wanted if isinstance(one.either, Hardest)), Wanted(None, None))
     found, sums = _pass(inputs, hardest, asked[:2])
@@ -46,7 +46,7 @@ def _pass(inputs: Inputs, hardest: Wanted, asked: Sequence[Asked]) -> tuple[Resu
 def _pass_with(
     tile: Tile, inputs: Inputs, hardest: Wanted, asked: Sequence[Asked]
 ) -> tuple[Result, list[Result]]:
-    """Chunks of rows, one after the other; what they find of the columns is put together."""
+    """Run the kernel on one chunk of rows after the other, merging what they find by column."""
     across = ceil(inputs.m, tile.width)
     most = max([1, *(max(num_columns(one.row), num_columns(one.column)) for one in asked)])
     of_rows: list[list[Tensor]] = [[] for _ in range(2 + len(asked))]
@@ -81,7 +81,7 @@ def _pass_with(
 
 
 class TileResults(NamedTuple):
-    """What the tiles found, by row and by column: [tiles, queries], of sums with their columns."""
+    """Results of tiles by row and by column: [tiles, queries], sums [tiles, columns, queries]."""
 
     best: tuple[Tensor, Tensor]
     at: tuple[Tensor, Tensor]
@@ -98,7 +98,7 @@ def partial_results(
     *,
     index: bool,
 ) -> TileResults:
-    """Of a chunk of rows; with `index` the best candidates as well as their scores."""
+    """Run the kernel on a chunk of rows; with `index`, record the best candidates as well."""
     from gradspace.execution.triton import kernels
 
     n = rows.stop - rows.start
@@ -150,7 +150,7 @@ def _constants(one: Asked | None, name: str) -> dict[str, Any]:
 
 
 def _best(wanted: Any, maxima: Tensor, first: int) -> tuple[Tensor, Tensor]:
-    """The highest of each query, and the number of the tile that has it."""
+    """Highest score of each query, and the number of the tile that has it."""
     if not wanted:
         return maxima[0, :0], maxima[0, :0].long()
     value, tile = maxima.max(0)
@@ -158,12 +158,12 @@ def _best(wanted: Any, maxima: Tensor, first: int) -> tuple[Tensor, Tensor]:
 
 
 def _together(one: Asked, parts: Tensor) -> Tensor:
-    """[columns of given, queries], from partial results."""
+    """Reduce partial results to [columns of given, queries]."""
     return parts.logsumexp(0) if kind_of(one) == 2 else parts.sum(0)
 
 
 def _finished(one: Asked, total: Tensor) -> Tensor:
-    """[queries, columns of given]"""
+    """Convert a total to the result of the statistic, [queries, columns of given]."""
     return (total if kind_of(one) == 1 else total.clamp(min=LOG_ZERO)).t().contiguous()
 
 
@@ -175,9 +175,9 @@ def _merge(asked: Sequence[Asked], before: list[Tensor], now: list[Tensor]) -> l
 
 
 def recover(inputs: Inputs, tile_of: Tensor, width: int) -> Tensor:
-    """Which column of its best tile each row has its highest score with, -1 for none.
+    """Find the column with each row's highest score, within its best tile; -1 for none.
 
-    The rows are sorted by that tile, so that programs of a few rows each compute it again.
+    The rows are sorted by that tile, so that programs of a few rows each can recompute it.
     """
     from gradspace.execution.triton import pair_kernels
 

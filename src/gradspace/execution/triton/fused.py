@@ -1,6 +1,6 @@
 """Fused execution on CUDA: Triton kernels for the scores, library products for the gradients.
 
-`kernels.py` has the kernels, `terms.py` turns the formulas of the objectives into their innards,
+`kernels.py` holds the kernels, `terms.py` translates the objectives' formulas for them, and
 `forward.py` and `backward.py` run them over the tiles of a block.
 """
 
@@ -29,7 +29,7 @@ DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 
 def is_available(values: Tensor) -> bool:
-    """Are there kernels for these values here?"""
+    """Whether the kernels can run on these values here."""
     return values.is_cuda and values.dtype in DTYPES and _has_triton()
 
 
@@ -39,13 +39,13 @@ def _has_triton() -> bool:
 
 
 def suits(values: Tensor) -> bool:
-    """Are the kernels the fastest way? Full float32 products are better left to the library."""
+    """Whether the kernels are fastest here; full float32 products are faster in the library."""
     return is_available(values) and not is_full_float32(values)
 
 
 @dataclass(frozen=True)
 class Fused:
-    """The executor; the streamed one takes over where the kernels do not compile."""
+    """Executor in Triton kernels, replaced by the streamed one where these do not compile."""
 
     def forward(self, block: Block, wanted: Sequence[Wanted]) -> list[Result]:
         return or_else(
@@ -61,16 +61,15 @@ class Fused:
 
 @cache
 def _warn(reason: str) -> None:
-    """Once per reason."""
+    """Warn once per reason."""
     warnings.warn(
-        f"the Triton kernels cannot be used here ({reason}); the streamed execution takes their "
-        "place",
+        f"the Triton kernels cannot be used here ({reason}); using the streamed execution instead",
         stacklevel=4,
     )
 
 
 def or_else(fused: Callable[[], T], streamed: Callable[[], T]) -> T:
-    """The one, or the other where a kernel cannot be compiled, with one warning."""
+    """Run `fused`, or `streamed`, with one warning, if a kernel cannot be compiled."""
     from triton.errors import TritonError
 
     from gradspace.execution.triton.graphs import UnsupportedTermError
@@ -78,7 +77,7 @@ def or_else(fused: Callable[[], T], streamed: Callable[[], T]) -> T:
     try:
         return fused()
     except (UnsupportedTermError, TritonError, CalledProcessError, RuntimeError) as error:
-        # Triton compiles what starts a kernel with the machine's C compiler.
+        # Triton compiles a kernel's launcher with the machine's C compiler.
         if isinstance(error, RuntimeError) and "C compiler" not in str(error):
             raise
         _warn(str(error).strip().partition("\n")[0])
@@ -88,11 +87,11 @@ def or_else(fused: Callable[[], T], streamed: Callable[[], T]) -> T:
 # --- pairs --------------------------------------------------------------------------------------
 
 PAIRS, WIDTH = 4, 256
-"""Pairs and numbers that a program reads at a time."""
+"""Numbers of pairs and of values that a program reads at a time."""
 
 
 def pair_scores(rows: Tensor, columns: Tensor, row: Tensor, column: Tensor) -> Tensor:
-    """As `pairs.pair_scores`, one program per pair."""
+    """Kernel version of `pairs.pair_scores`, with one program per pair."""
     from gradspace.execution.triton import pair_kernels
 
     rows, columns = rows.contiguous(), columns.contiguous()
@@ -105,7 +104,7 @@ def pair_scores(rows: Tensor, columns: Tensor, row: Tensor, column: Tensor) -> T
 
 
 def weighted_sums(weights: Tensor, of: Tensor, source: Tensor, target: Tensor, num: int) -> Tensor:
-    """As `pairs.weighted_sums`: pairs sorted by their target, one program per target."""
+    """Kernel version of `pairs.weighted_sums`: pairs sorted by target, one program per target."""
     from gradspace.execution.triton import pair_kernels
 
     order = target.argsort(stable=True)

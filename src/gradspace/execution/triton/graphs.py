@@ -1,8 +1,8 @@
-"""From a traced torch function to a Triton function: every formula is written once, in torch.
+"""Compiler from traced torch functions to Triton, so that every formula is written once, in torch.
 
-A graph of elementary operations, traced on tensors of a few queries and slots, becomes one line of
-Triton for each. In the Triton function whatever there is for every query is a column, [queries, 1],
-and whatever there is for every slot a matrix, [queries, slots]; a term has one number per score.
+A function is traced on tensors of a few queries and slots; every operation of the graph becomes one
+line of Triton. In the Triton function, values per query are columns, [queries, 1], and values per
+slot are matrices, [queries, slots]; a term has one number per score.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ class UnsupportedTermError(Exception):
 
 @triton.jit
 def log1p(x):  # type: ignore[no-untyped-def]
-    """log(1 + x), also for small x."""
+    """Compute log(1 + x), accurately for small x too."""
     y = 1 + x
     return tl.log(y) - ((y - 1) - x) / y
 
 
 @triton.jit
 def expm1(x):  # type: ignore[no-untyped-def]
-    """exp(x) - 1, also for small x."""
+    """Compute exp(x) - 1, accurately for small x too."""
     y = tl.exp(x)
     near = (y - 1) * x / tl.where(y == 1, 1.0, tl.log(y))
     return tl.where(y == 1, x, tl.where(tl.abs(x) < 0.5, near, y - 1))
@@ -74,14 +74,15 @@ OPERATIONS = {
 }
 
 UNCHANGED = ("alias", "clone", "detach", "expand", "squeeze", "unsqueeze", "view")
-"""What only changes the shape: columns and matrices are broadcast."""
+"""Operations that only change the shape, and are dropped: columns and matrices broadcast."""
 REDUCTIONS = {"sum": "tl.sum", "amax": "tl.max", "amin": "tl.min"}
 CONSTANTS = {"ones_like": 1.0, "zeros_like": 0.0}
-"""What makes numbers from nothing; "full", "full_like" and "scalar_tensor" have them last."""
+"""Operations that create a constant; those of "full", "full_like" and "scalar_tensor" come last in
+their arguments."""
 
 
 def trace(function: Callable[..., Any], *examples: Tensor, differentiate: bool) -> fx.Graph:
-    """The operations of a function that returns a tuple of tensors."""
+    """Trace the operations of a function that returns a tuple of tensors."""
     table: Any = core_aten_decompositions()
     with torch.set_grad_enabled(differentiate):
         graph: fx.Graph = make_fx(function, decomposition_table=table)(*examples).graph
@@ -90,14 +91,14 @@ def trace(function: Callable[..., Any], *examples: Tensor, differentiate: bool) 
 
 
 def compile_graph(name: str, inputs: Sequence[str], graph: fx.Graph) -> Any:
-    """A Triton function of the inputs, the first of which has the shape of what varies most."""
+    """Compile a Triton function of the inputs, the first of which has the full shape."""
     return compile_source(name, inputs, _lines(graph, inputs), {"log1p": log1p, "expm1": expm1})
 
 
 def compile_source(
     name: str, inputs: Sequence[str], lines: Sequence[str], scope: dict[str, Any]
 ) -> Any:
-    """Functions of different bodies get different names: by these Triton tells them apart."""
+    """Compile Triton source; different bodies get different names, by which Triton caches them."""
     body = "".join(f"    {line}\n" for line in lines)
     name = f"{name}_{crc32((', '.join(inputs) + body).encode()):08x}"
     source = f"@triton.jit\ndef {name}({', '.join(inputs)}):\n{body}"
@@ -109,7 +110,7 @@ def compile_source(
 
 
 def _lines(graph: fx.Graph, inputs: Sequence[str]) -> list[str]:
-    """The body of the function; numbers that are known already stand where they are used."""
+    """Body of the function; constants are inlined where they are used."""
     names: dict[fx.Node, str] = {}
     constants: set[str] = set()
     lines = []
@@ -124,7 +125,7 @@ def _lines(graph: fx.Graph, inputs: Sequence[str]) -> list[str]:
         raise UnsupportedTermError(f"an argument {value!r}")
 
     def result(node: fx.Node) -> str:
-        """One number per score or per query, also where it is the same for all."""
+        """Name of a result, expanded to one number per score or query if it is a constant."""
         if text(node) not in constants:
             return text(node)
         columns = f"{inputs[0]}.shape[1]" if _is_matrix(node) else "1"

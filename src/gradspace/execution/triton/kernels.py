@@ -1,11 +1,12 @@
 # mypy: ignore-errors
-"""Triton kernels: a product of embeddings fused with what is made of the scores.
+"""Triton kernels that fuse a product of embeddings with the reductions of its scores.
 
 A program computes one tile of scores in registers and writes, for every statistic, one number per
-row and one per column of the tile: partial results, which the caller puts together in a fixed
-order. No score reaches memory and no atomic operation is used: the same input gives the same bits.
+row and one per column of the tile. The caller merges these partial results in a fixed order. No
+score reaches memory and no result depends on the order of the programs: equal inputs give identical
+bits.
 
-Pointers of partial results are [tiles along the other side, columns of given, queries].
+Partial results are laid out as [tiles along the other side, columns of given, queries].
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ GROUP = tl.constexpr(8)
 
 @triton.jit
 def _place(n, m, HEIGHT: tl.constexpr, WIDTH: tl.constexpr):
-    """The tile of this program: those at work at a time share rows and columns in the cache."""
+    """Tile of this program, ordered so that concurrent programs share rows and columns in cache."""
     number = tl.program_id(0)
     down, across = tl.cdiv(n, HEIGHT), tl.cdiv(m, WIDTH)
     first = number // (GROUP * across) * GROUP
@@ -50,9 +51,9 @@ def _negatives(
     row_ids, column_ids, row, column, n, m,
     HEIGHT: tl.constexpr, WIDTH: tl.constexpr, EVEN: tl.constexpr,
 ):  # fmt: skip
-    """Rows and columns of the tile, and which of its pairs are negatives.
+    """Rows and columns of the tile, and a mask of its negatives.
 
-    EVEN: no tile reaches beyond the block, and no mask is needed for what does.
+    EVEN means that no tile extends beyond the block, so that no bounds need masking.
     """
     r, c = row + tl.arange(0, HEIGHT), column + tl.arange(0, WIDTH)
     row_id = tl.load(row_ids + r, mask=r < n, other=0)
@@ -65,26 +66,26 @@ def _negatives(
 
 @triton.jit
 def _column(values, q, num_queries, k, COLUMNS: tl.constexpr, AXIS: tl.constexpr):
-    """Column k of a number per query, to be broadcast over its candidates."""
+    """Load column k of the queries' values, shaped to broadcast over the candidates."""
     return tl.expand_dims(tl.load(values + q * COLUMNS + k, mask=q < num_queries, other=0.0), AXIS)
 
 
 @triton.jit
 def _exp(x):
-    """As tl.exp, without its care for results below 1e-38."""
+    """Exponential function, without tl.exp's care for results below 1e-38."""
     return tl.exp2(x * 1.4426950408889634)
 
 
 @triton.jit
 def _log(reference, total):
-    """reference + log(total), LOG_ZERO of nothing."""
+    """Compute reference + log(total), or LOG_ZERO if total is 0."""
     some = total > 0.0
     return tl.where(some, reference + tl.log(tl.where(some, total, 1.0)), LOG_ZERO)
 
 
 @triton.jit
 def _terms(scores, negative, given, TERM: tl.constexpr, KIND: tl.constexpr, VANISHES: tl.constexpr):
-    """Of the negatives; the others' scores are -inf, where many terms vanish by themselves."""
+    """Terms of the negatives; other scores are -inf, at which many terms vanish by themselves."""
     terms = TERM(scores, given)
     if not VANISHES:
         terms = tl.where(negative, terms, 0.0 if KIND == SUM else LOG_ZERO)
@@ -103,7 +104,7 @@ def _add_side(
     TERM: tl.constexpr, KIND: tl.constexpr, VANISHES: tl.constexpr,
     COLUMNS: tl.constexpr, AXIS: tl.constexpr,
 ):  # fmt: skip
-    """A statistic of one side: AXIS is summed over."""
+    """Write the partial results of one side's statistic, summing over AXIS."""
     for k in tl.static_range(COLUMNS):
         x = _column(given, q, num_queries, k, COLUMNS, AXIS)
         terms = _terms(scores, negative, x, TERM, KIND, VANISHES)
@@ -116,7 +117,7 @@ def _add_side(
 
 @triton.jit
 def longest(vectors, squares, count, d, ROWS: tl.constexpr, WIDTH: tl.constexpr):
-    """The square of the length of the longest vector."""
+    """Square of the length of the longest vector."""
     r = (tl.program_id(0) * ROWS + tl.arange(0, ROWS))[:, None]
     total = tl.zeros((ROWS, WIDTH), tl.float32)
     for first in range(0, d, WIDTH):
@@ -128,9 +129,9 @@ def longest(vectors, squares, count, d, ROWS: tl.constexpr, WIDTH: tl.constexpr)
 
 @triton.jit
 def reference(given, squares, out, TERM: tl.constexpr, SIZE: tl.constexpr):
-    """The highest exponent that a score can have, and whether it can serve as that of all.
+    """Write the highest exponent that any score can have, and whether it can serve for all scores.
 
-    No score is larger than the product of the longest vectors' lengths.
+    No score exceeds the product of the lengths of the longest vectors.
     """
     bound = 1.01 * tl.sqrt(tl.load(squares) * tl.load(squares + 1))
     s = (tl.arange(0, SIZE)[None, :] / (SIZE - 1) * 2.0 - 1.0) * bound
@@ -146,10 +147,10 @@ def _add_both(
     scores, negative, given, row_part, column_part, r, c, n, m,
     TERM: tl.constexpr, KIND: tl.constexpr, VANISHES: tl.constexpr,
 ):  # fmt: skip
-    """A statistic of both sides, whose terms depend on the score alone.
+    """Write the partial results of a statistic whose terms depend on the score alone, both sides.
 
-    Where one reference serves all exponentials, they are computed once; it lies behind `given`, and
-    whether it does behind that.
+    Exponentials are computed once if one reference serves all of them: given[1] is the reference,
+    given[2] tells whether it serves.
     """
     terms = _terms(scores, negative, tl.load(given), TERM, KIND, VANISHES)
     if KIND == SUM:
@@ -173,7 +174,7 @@ def _add(
     TERM: tl.constexpr, KIND: tl.constexpr, VANISHES: tl.constexpr, SHARED: tl.constexpr,
     BY_ROW: tl.constexpr, BY_COLUMN: tl.constexpr,
 ):  # fmt: skip
-    """A statistic; BY_ROW and BY_COLUMN are the columns of given of each side, or 0."""
+    """Write a statistic's partial results; BY_ROW and BY_COLUMN count each side's given columns."""
     if SHARED:
         _add_both(
             scores, negative, row_given,
@@ -197,7 +198,7 @@ def _add(
 def _hardest(
     scores, best, at, where, first, mask, AXIS: tl.constexpr, INDEX: tl.constexpr
 ):  # fmt: skip
-    """The highest score of every query of the tile, and with INDEX the candidate that has it."""
+    """Write the highest score of every query in the tile and, with INDEX, its candidate."""
     if INDEX:
         value, index = tl.max(scores, AXIS, return_indices=True)
         tl.store(at + where, first + index, mask=mask)
@@ -220,7 +221,7 @@ def statistics(
     HEIGHT: tl.constexpr, WIDTH: tl.constexpr, DEPTH: tl.constexpr, PRECISION: tl.constexpr,
     EVEN: tl.constexpr,
 ):  # fmt: skip
-    """The hardest negatives' scores and up to two sums, of rows and columns, of one tile each."""
+    """Write the hardest negatives and up to two sums of one tile, by row and by column."""
     tile_row, tile_column = _place(n, m, HEIGHT, WIDTH)
     row, column = tile_row * HEIGHT, tile_column * WIDTH
     scores = _scores(rows, columns, row, column, d, HEIGHT, WIDTH, DEPTH, PRECISION)
@@ -250,9 +251,9 @@ def _weights_of_side(
     TERM: tl.constexpr, DERIVATIVES: tl.constexpr, KIND: tl.constexpr, VANISHES: tl.constexpr,
     SHARED: tl.constexpr, COLUMNS: tl.constexpr, TO_GIVEN: tl.constexpr, AXIS: tl.constexpr,
 ):  # fmt: skip
-    """Add the weights that one side gives to the scores, and write what its `given` gets.
+    """Add the weights that one side gives to the scores, and write the gradient of its `given`.
 
-    With VANISHES, the scores of what is no negative are -inf, and nothing comes from them.
+    With VANISHES, pairs that are not negatives have a score of -inf and contribute nothing.
     """
     for k in tl.static_range(COLUMNS):
         if SHARED:
@@ -285,7 +286,7 @@ def weights(
     HEIGHT: tl.constexpr, WIDTH: tl.constexpr, DEPTH: tl.constexpr, PRECISION: tl.constexpr,
     EVEN: tl.constexpr,
 ):  # fmt: skip
-    """The weights of one tile of scores, computed again, for a statistic of both sides."""
+    """Recompute one tile of scores and write its weights for a statistic of both sides."""
     tile_row, tile_column = _place(n, m, HEIGHT, WIDTH)
     row, column = tile_row * HEIGHT, tile_column * WIDTH
     scores = _scores(rows, columns, row, column, d, HEIGHT, WIDTH, DEPTH, PRECISION)

@@ -1,4 +1,4 @@
-"""How Triton kernels are started: on tiles that a device can hold, with inputs as they are read."""
+"""Launching of Triton kernels: tiles that the device can hold, and inputs in the right layout."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def is_full_float32(values: Tensor) -> bool:
 
 
 class Tile(NamedTuple):
-    """How a kernel is compiled: the shape of its tile, the depth of a step, and Triton's knobs."""
+    """Parameters a kernel is compiled with: tile shape, depth of a step, and Triton's knobs."""
 
     height: int
     width: int
@@ -31,8 +31,8 @@ class Tile(NamedTuple):
     registers: int | None = None
 
 
-# In the order of their speed on an H200, where three tiles of 168 registers per thread, or two of
-# the weights, share a multiprocessor; the first that a device can hold is taken.
+# Fastest first on an H200, where three tiles of 168 registers per thread, or two tiles of weights,
+# share a multiprocessor; the first one that fits the device is used.
 STATISTICS = (Tile(128, 128, 64, 2, 4, 168),)
 INDEXED = (Tile(128, 128, 64, 3, 8),)
 WEIGHTS = (Tile(128, 128, 64, 3, 4), Tile(128, 128, 64, 2, 8))
@@ -56,7 +56,7 @@ def on_a_tile_that_fits(tiles: Sequence[Tile], what: Any, run: Callable[[Tile], 
 
 
 class Inputs:
-    """A block as the kernels read it: rows that are aligned, and ids of 32 bits."""
+    """A block in the layout that the kernels read: aligned rows and 32-bit ids."""
 
     def __init__(self, rows: Tensor, columns: Tensor, row_ids: Tensor, column_ids: Tensor) -> None:
         self.rows, self.columns = _aligned(rows), _aligned(columns)
@@ -72,12 +72,12 @@ class Inputs:
         return FLOAT32 if self.rows.dtype == torch.float32 else wanted
 
     def chunks(self, height: int, bytes_per_row: int, memory: int) -> list[slice]:
-        """Parts of the rows, whole tiles high, that need so much memory at most."""
+        """Split the rows into chunks of whole tiles that need at most `memory` bytes each."""
         size = memory // bytes_per_row // height * height
         return list(blocks(self.n, max(size, height)))
 
     def launch(self, kernel: Any, tile: Tile, rows: slice, *values: Any, **constants: Any) -> None:
-        """Run a kernel over the tiles of some rows and all columns."""
+        """Run a kernel over the tiles of a range of rows and all columns."""
         from triton.tools.tensor_descriptor import TensorDescriptor
 
         part = self.rows[rows]
@@ -111,7 +111,7 @@ class Inputs:
 
     @cached_property
     def squares(self) -> Tensor:
-        """The squares of the lengths of the longest row and of the longest column."""
+        """Squared lengths of the longest row and of the longest column."""
         from gradspace.execution.triton import kernels
 
         squares = torch.zeros(2, dtype=torch.float32, device=self.rows.device)
@@ -130,7 +130,7 @@ def ceil(count: int, size: int) -> int:
 
 
 def _aligned(embeddings: Tensor) -> Tensor:
-    """Rows that start at multiples of 16 bytes, which tensor descriptors need."""
+    """Pad the rows to multiples of 16 bytes, as tensor descriptors require."""
     beyond = -embeddings.shape[1] % (16 // embeddings.element_size())
     if beyond:
         embeddings = torch.nn.functional.pad(embeddings, (0, beyond))

@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-"""Triton kernels over lists of pairs: the two non-zero weights per row of a mined objective."""
+"""Triton kernels over lists of pairs, such as the two per row that a mined objective weighs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def recover(
     queries, candidates, query_ids, candidate_ids, order, block_of, starts, ends, found, m, d,
     QUERIES: tl.constexpr, WIDTH: tl.constexpr, DEPTH: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Which candidate of its best block every query has its highest score with; -1 for none.
+    """Find the candidate with each query's highest score within its best block; -1 for none.
 
     `order` lists the queries by their best block. Program i has the queries order[starts[i]] ..
     order[ends[i] - 1], at most QUERIES of them, all of block block_of[i].

@@ -1,7 +1,7 @@
 # mypy: ignore-errors
-"""Triton kernels over queries: from what the tiles found to values, and from these to weights.
+"""Triton kernels over queries: from the results of tiles to values, and from these to weights.
 
-A query's positives are in slots, [queries, SLOTS]; a slot that is not used has the candidate -1.
+A query's positives are in slots, [queries, SLOTS]; an unused slot holds the candidate -1.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ BATCH = tl.constexpr(64)
 
 @triton.jit
 def _slot(index, q, k, num_queries, COUNT: tl.constexpr):
-    """The candidates in the slots of some queries, -1 for none."""
+    """Load the candidates in the slots of some queries; -1 in unused slots."""
     return tl.load(index + q * COUNT + k, mask=(q < num_queries) & (k < COUNT), other=-1)
 
 
@@ -24,7 +24,7 @@ def count_positives(
     query_ids, candidate_ids, counts, num_queries, num_candidates,
     QUERIES: tl.constexpr, CANDIDATES: tl.constexpr,
 ):  # fmt: skip
-    """How many candidates have the id of each query."""
+    """Count the candidates that have the id of each query."""
     q = tl.program_id(0) * QUERIES + tl.arange(0, QUERIES)
     own = tl.load(query_ids + q, mask=q < num_queries, other=0)
     total = tl.zeros((QUERIES, CANDIDATES), tl.int32)
@@ -41,7 +41,7 @@ def fill_slots(
     query_ids, candidate_ids, index, num_queries, num_candidates,
     COUNT: tl.constexpr, QUERIES: tl.constexpr, CANDIDATES: tl.constexpr,
 ):  # fmt: skip
-    """The candidates that have the id of each query, in their order; -1 in slots behind them."""
+    """Write the candidates that have the id of each query, in order, then -1 in unused slots."""
     q = (tl.program_id(0) * QUERIES + tl.arange(0, QUERIES))[:, None]
     own = tl.load(query_ids + q, mask=q < num_queries, other=0)
     used = tl.zeros((QUERIES, 1), tl.int32)
@@ -64,7 +64,7 @@ def scores_of_slots(
     queries, candidates, index, out, d,
     COUNT: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """The score of every slot, infinity where there is none."""
+    """Write the score of every slot; infinity in unused slots."""
     q, k = tl.program_id(0).to(tl.int64), tl.program_id(1)
     c = tl.load(index + q * COUNT + k).to(tl.int64)
     total = tl.zeros((WIDTH,), tl.float32)
@@ -81,7 +81,7 @@ def scores_of_slots(
 
 @triton.jit
 def best_of_tiles(best, at, q, num_queries, tiles):
-    """The highest score that a tile found, and its candidate."""
+    """Highest score over all tiles, and its candidate."""
     value = tl.full(q.shape, -float("inf"), tl.float32)
     index = tl.full(q.shape, -1, tl.int32)
     for tile in range(tiles):
@@ -96,7 +96,7 @@ def best_of_tiles(best, at, q, num_queries, tiles):
 def sum_of_tiles(
     parts, q, lane, num_queries, tiles, COLUMNS: tl.constexpr, LOG: tl.constexpr
 ):  # fmt: skip
-    """A sum, or the logarithm of one of exponentials, from its parts [tiles, columns, queries]."""
+    """Merge the parts of a sum or log-sum-exp, [tiles, columns, queries]."""
     k = lane if COLUMNS > 1 else 0 * lane
     here = (q < num_queries) & (k < COLUMNS)
     total = tl.zeros((q + k).shape, tl.float32)
@@ -117,7 +117,7 @@ def sum_of_tiles(
 
 @triton.jit
 def sum_of_batch(limit, batch, count, OF: tl.constexpr):
-    """The sum of OF(r) over the batch's positive scores r <= limit, and their number."""
+    """Sum of OF(r) over the batch's positive scores r <= limit, and their number."""
     lane = tl.arange(0, BATCH)[None, :]
     found = tl.zeros((limit + lane).shape, tl.float32)
     number = tl.zeros((limit + lane).shape, tl.float32)
@@ -136,7 +136,7 @@ def store_column(out, values, q, num_queries):
 
 @triton.jit
 def store_slots(out, values, q, lane, num_queries, COLUMNS: tl.constexpr):
-    """One number per slot, or of COLUMNS = 1 one per query."""
+    """Store one number per slot, or one per query if COLUMNS is 1."""
     if COLUMNS == 1:
         tl.store(out + q + 0 * lane, values + 0.0 * lane, mask=(q < num_queries) & (lane == 0))
     else:
@@ -152,7 +152,7 @@ def finish_queries(
     QUERY: tl.constexpr, WEIGH: tl.constexpr, COUNT: tl.constexpr,
     QUERIES: tl.constexpr, SLOTS: tl.constexpr,
 ):  # fmt: skip
-    """Value and slopes of some queries: along their positives' scores and every statistic."""
+    """Write the value of some queries and its slopes along positives' scores and statistics."""
     q = (tl.program_id(0) * QUERIES + tl.arange(0, QUERIES))[:, None]
     lane = tl.arange(0, SLOTS)[None, :]
     positive = (_slot(index, q, lane, num_queries, COUNT) >= 0) & (lane < COUNT)
@@ -176,9 +176,9 @@ def add_to_weights(
     out, stride, index, slopes, factor, first, last, num_queries,
     COUNT: tl.constexpr, BY_COLUMN: tl.constexpr, QUERIES: tl.constexpr,
 ):  # fmt: skip
-    """Add what queries give to one candidate per slot to the weights of images first .. last - 1.
+    """Add the slopes along one candidate per slot to the weights of images first .. last - 1.
 
-    The queries are the images, or with BY_COLUMN the texts. No two of them share a cell.
+    The queries are the images or, with BY_COLUMN, the texts. No two of them write the same cell.
     """
     q = tl.program_id(0) * QUERIES + tl.arange(0, QUERIES)
     q = q + (0 if BY_COLUMN else first)

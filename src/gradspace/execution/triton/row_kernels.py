@@ -1,8 +1,8 @@
 # mypy: ignore-errors
 """Triton kernels that read whole rows of a score matrix: value and weights of each query at once.
 
-A program has a few queries with all of their candidates in registers. Positives are compared by id
-where the scores are, any number of them, and no list of them is ever made.
+A program keeps all candidates of a few queries in registers. Any number of positives is found by
+comparing ids next to the scores; they are never listed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LOG_ZERO = tl.constexpr(-1e30)
 
 @triton.jit
 def hardest(s, negative):
-    """The highest negative score, -inf for none, and which candidate has it."""
+    """Highest negative score, -inf if there is none, and its candidate."""
     masked = tl.where(negative, s, -float("inf"))
     return tl.max(masked, 1, return_indices=True, keep_dims=True)
 
@@ -37,7 +37,7 @@ def log_sum_exp(s, negative, given, TERM: tl.constexpr):
 
 @triton.jit
 def weigh_total(s, negative, given, slope, DERIVATIVES: tl.constexpr):
-    """What a sum gives to every score, and to what its term is given."""
+    """Gradients that a sum passes to every score, and to what its term is given."""
     by_score, by_given = DERIVATIVES(s, given)
     of_given = tl.where(negative, slope * by_given, 0.0)
     return tl.where(negative, slope * by_score, 0.0), tl.sum(of_given, 1, keep_dims=True)
@@ -53,13 +53,13 @@ def weigh_log_sum_exp(
 
 @triton.jit
 def _next_positive(positive, lane, after):
-    """The next positive of every query, or the number of lanes."""
+    """Lane of each query's next positive, or the number of lanes if there is none."""
     return tl.min(tl.where(positive & (lane > after), lane, positive.shape[1]), 1, keep_dims=True)
 
 
 @triton.jit
 def total_by_slot(s, among, positive, lane, given, TERM: tl.constexpr):
-    """For every positive the sum over the others of `among`, whose terms depend on the positive."""
+    """Sum, for every positive, over the others of `among`; the terms depend on the positive."""
     found = tl.zeros(s.shape, tl.float32)
     slot = _next_positive(positive, lane, -1)
     while tl.min(slot) < positive.shape[1]:
@@ -89,12 +89,12 @@ def weigh_total_by_slot(s, among, positive, lane, given, slope, DERIVATIVES: tl.
     return weights, of_given
 
 
-# --- the memory of a call, one after the other: the following, [images + texts] or [images] ------
+# --- layout of a call's working memory, each [images + texts] or [images] unless noted ----------
 
 
 @triton.jit
 def _values(work, n, m):
-    """The value of every query, and behind them whether it has a positive."""
+    """Value of every query, followed by whether it has a positive."""
     return work
 
 
@@ -110,7 +110,7 @@ def _counts(work, n, m):
 
 @triton.jit
 def _weights(work, n, m):
-    """By image, [images, texts], and behind them by text, [texts, images]."""
+    """Weights by image, [images, texts], followed by those by text, [texts, images]."""
     return work + 4 * (n + m)
 
 
@@ -124,7 +124,7 @@ def _packed(work, n, m):
 
 @triton.jit
 def _positives(query_ids, candidate_ids, q, c, n, m):
-    """Which pairs of the queries and candidates are there, and which belong together."""
+    """Masks of the pairs within bounds, and of those that belong together."""
     there = (q < n) & (c < m)
     own = tl.load(query_ids + q, mask=q < n, other=0)
     other = tl.load(candidate_ids + c, mask=c < m, other=0)
@@ -136,7 +136,7 @@ def pack_positives(
     scores, query_ids, candidate_ids, work, n, m,
     QUERIES: tl.constexpr, CANDIDATES: tl.constexpr,
 ):  # fmt: skip
-    """The scores of every image's positives side by side, how many they are, and the smallest."""
+    """Pack the scores of every image's positives; write their number and the smallest of them."""
     q = (tl.program_id(0) * QUERIES + tl.arange(0, QUERIES))[:, None]
     c = tl.arange(0, CANDIDATES)[None, :]
     there, positive = _positives(query_ids, candidate_ids, q, c, n, m)
@@ -157,7 +157,7 @@ def smallest_in_batch(work, n, m, IMAGES: tl.constexpr):
 
 @triton.jit
 def sum_in_batch(limit, work, n, m, OF: tl.constexpr, IMAGES: tl.constexpr):
-    """The sum of OF(r) over the batch's positive scores r <= limit, and their number."""
+    """Sum of OF(r) over the batch's positive scores r <= limit, and their number."""
     i = tl.arange(0, IMAGES)[None, :]
     count = tl.load(_counts(work, n, m) + i, mask=i < n, other=0.0)
     found = tl.zeros(limit.shape, tl.float32)
@@ -180,9 +180,9 @@ def _weigh(
     ROW: tl.constexpr, WEIGH: tl.constexpr,
     QUERIES: tl.constexpr, CANDIDATES: tl.constexpr, IMAGES: tl.constexpr,
 ):  # fmt: skip
-    """Some queries: value, whether they have a positive, and the weight of every candidate.
+    """Write the value of some queries, whether they have a positive, and all candidates' weights.
 
-    Scores of candidates are `along` apart in memory, those of queries `across`.
+    `along` is the stride between candidates in the scores, `across` the one between queries.
     """
     q = (first + tl.arange(0, QUERIES))[:, None]
     lane = tl.arange(0, CANDIDATES)[None, :]
@@ -204,9 +204,9 @@ def weigh_rows(
     ROW: tl.constexpr, WEIGH: tl.constexpr,
     OF_IMAGES: tl.constexpr, OF_TEXTS: tl.constexpr, IMAGES: tl.constexpr, TEXTS: tl.constexpr,
 ):  # fmt: skip
-    """The programs of the images, OF_IMAGES each, and then those of the texts.
+    """Weigh all images, OF_IMAGES per program, and then all texts, OF_TEXTS per program.
 
-    `along` and `across` are of by_text, which may be the transpose of by_image.
+    `along` and `across` are the strides of by_text, which may be a transposed view of by_image.
     """
     program = tl.program_id(0)
     programs_of_images = tl.cdiv(n, OF_IMAGES)
@@ -242,10 +242,10 @@ def combine(
     MEAN: tl.constexpr, FOLD: tl.constexpr, WEIGH: tl.constexpr, SIZE: tl.constexpr,
     AT_ONCE: tl.constexpr,
 ):  # fmt: skip
-    """The weights of both directions, [images, texts]; and of the first program, value and facts.
+    """Add up the weights of both directions, [images, texts]; the first program writes the facts.
 
-    These are the value, what is left to multiply the images' and the texts' weights with, and how
-    many queries have a positive. With FOLD nothing is left.
+    The facts are the value, the factors that the images' and the texts' weights are still to be
+    multiplied by (1 with FOLD), and the number of queries that have a positive.
     """
     values = _values(work, n, m)
     of_images, num_images = _sums(values, values + n + m, n, AT_ONCE)

@@ -1,4 +1,4 @@
-"""The two directions of a batch, as kernels over tiles and queries read and write them."""
+"""Both directions of a batch in the layout that kernels over tiles and queries read and write."""
 
 from __future__ import annotations
 
@@ -19,19 +19,20 @@ from gradspace.objectives.statistics import Hardest, PositiveScores, Statistic
 
 @dataclass(frozen=True)
 class Side:
-    """The queries of one direction, and what was found of them."""
+    """Queries of one direction, and memory for their results."""
 
     index: Tensor
-    """[queries, slots] of candidates, -1 where a slot is not used."""
+    """Candidates of the slots, [queries, slots]; -1 in unused slots."""
     scores: Tensor
-    """[queries, slots], infinity where a slot is not used."""
+    """[queries, slots]; infinity in unused slots."""
     wanted: tuple[Statistic, ...]
     slot_slopes: Tensor
     best_slopes: Tensor
     hardest: Tensor
     results: list[Tensor]
+    """Results of every sum, [queries, columns] each."""
     slopes: list[Tensor]
-    """[queries, columns] of every sum."""
+    """Derivatives of the value by every sum, [queries, columns] each."""
 
     @property
     def count(self) -> int:
@@ -39,7 +40,7 @@ class Side:
 
 
 def sides_of(objective: Objective, inputs: Inputs, slots: Slots) -> Sides[Side]:
-    """The positives' scores of both sides, and what is wanted of their negatives."""
+    """Score the positives of both sides, and ask what is wanted of their negatives."""
     by_image = _scores_of_slots(inputs, slots.texts_of_images)
     by_text = by_image
     if not slots.by_position:
@@ -75,7 +76,7 @@ def side_of(
 
 
 class _Same(NamedTuple):
-    """An objective as itself, and not as what it equals."""
+    """An objective compared by identity, not by equality, for use as a cache key."""
 
     objective: Objective
 
@@ -88,7 +89,7 @@ class _Same(NamedTuple):
 
 @lru_cache(maxsize=64)
 def _fixed_statistics(same: _Same, device: torch.device) -> tuple[Statistic, ...]:
-    """What an objective wants whatever the positives are, asked once."""
+    """Statistics of an objective that wants the same ones whatever its positives are."""
     one = torch.zeros(1, 1, device=device)
     positive = PositiveScores(one, one == 0, torch.ones_like(one, dtype=torch.long), one.flatten())
     return same.objective.statistics(positive)
@@ -97,7 +98,7 @@ def _fixed_statistics(same: _Same, device: torch.device) -> tuple[Statistic, ...
 def positive_of(
     scores: Tensor, index: Tensor, num_candidates: int, batch: Tensor
 ) -> PositiveScores:
-    """As an objective reads them, to say what it wants of the negatives."""
+    """Convert slots to the `PositiveScores` that an objective reads."""
     valid = index >= 0
     num_negatives = num_candidates - valid.sum(1, keepdim=True)
     return PositiveScores(scores.where(valid, 0), valid, num_negatives, batch)

@@ -1,4 +1,4 @@
-"""Which texts belong to which images, as kernels over tiles and queries read it."""
+"""Positives of each query as the kernels over tiles and queries read them."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from gradspace.execution.batch_pairs import NO_PAIR
 from gradspace.execution.triton.launching import ceil
 
 QUERIES, CANDIDATES = 32, 256
-"""Ids that a program compares at a time."""
+"""Numbers of ids that a program compares at a time."""
 
 
 class Slots(NamedTuple):
-    """Ids, and the candidates that belong to each query."""
+    """Ids of both sides, and the candidates that belong to each query."""
 
     image_ids: Tensor
     text_ids: Tensor
     texts_of_images: Tensor
-    """[images, slots], -1 where a slot is not used."""
+    """[images, slots], -1 in unused slots."""
     images_of_texts: Tensor
 
     @property
@@ -36,7 +36,7 @@ def slots_by_position(count: int, device: torch.device) -> Slots:
 
 
 def slots_of_ids(image_ids: Tensor, text_ids: Tensor, device: torch.device) -> Slots:
-    """On the device; it is waited for once, for the number of slots, unless ids go by position."""
+    """Build the slots on the device; unless CPU ids are aligned, this synchronises once."""
     if not image_ids.is_cuda and _are_aligned(image_ids, text_ids):
         return slots_by_position(len(image_ids), device)
     image_ids, text_ids = (ids.to(device, non_blocking=True) for ids in (image_ids, text_ids))
@@ -49,7 +49,7 @@ def slots_of_ids(image_ids: Tensor, text_ids: Tensor, device: torch.device) -> S
 
 
 def _are_aligned(image_ids: Tensor, text_ids: Tensor) -> bool:
-    """Are both sides' ids the same ones, rising: image i belongs to text i and to no other?"""
+    """Whether both sides have the same strictly ascending ids: image i matches text i alone."""
     return torch.equal(image_ids, text_ids) and bool((image_ids[1:] > image_ids[:-1]).all())
 
 

@@ -1,4 +1,4 @@
-"""Terms of statistics as Triton functions: `term(score, given)` and its derivatives by both."""
+"""Translation of statistics' terms to Triton: `term(score, given)` and its derivatives by both."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class Translated(NamedTuple):
     term: Any
     derivatives: Any
     vanishes: bool
-    """Does nothing come from a score of -inf, as from what is no negative?"""
+    """Whether a score of -inf, which marks what is not a negative, contributes nothing."""
 
 
 def translate(formula: Term, vanished: float) -> Translated:
-    """`vanished` is what a term must be, at most, to add nothing to its statistic."""
+    """Translate a term; one of at most `vanished` adds nothing to its statistic."""
     example = torch.tensor([[0.1, 0.2]])
 
     def derivatives(s: Tensor, given: Tensor) -> tuple[Tensor, ...]:

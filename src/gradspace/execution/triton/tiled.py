@@ -1,9 +1,9 @@
-"""Objectives of batches of some thousands on a GPU: tiles of scores that are never in memory.
+"""Objectives of batches of a few thousand on a GPU: tiles of scores that are never in memory.
 
 Forward: the scores of the positives, one pass over the tiles for the statistics, one kernel for the
-values and slopes of all queries. Backward: the weights of a chunk of images at a time, and two
-products of them with the embeddings. A dozen launches in all, and nothing waits for the GPU but ids
-that are on it, once.
+values and slopes of all queries. Backward: the weights of one chunk of images at a time, and two
+products of them with the embeddings. That is a dozen launches in all and no synchronisation, except
+for one when the ids are on the GPU.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from gradspace.objectives.contract import Objective, Reduction
 from gradspace.objectives.statistics import Hardest, Statistic
 
 MOST = 1 << 29
-"""Scores up to which it is faster than lists of single weights and statistics put together."""
+"""Number of scores up to which this is faster than block statistics plus lists of pairs."""
 MOST_BY_SLOT = 1 << 28
-"""Where terms are given the positives' scores: their weights are in memory at once."""
+"""Limit for terms that are given the positives' scores: all weights are in memory at once."""
 QUERIES = 32
-"""Of a program."""
+"""Queries per program."""
 
 
 def suits(objective: Objective, images: Tensor, texts: Tensor) -> bool:
@@ -48,7 +48,7 @@ def suits(objective: Objective, images: Tensor, texts: Tensor) -> bool:
 def of_embeddings(
     objective: Objective, reduction: Reduction, images: Tensor, texts: Tensor, slots: Slots
 ) -> Tensor:
-    """The reduced value of both directions."""
+    """Compute the reduced value of both directions."""
     apply: Any = _Tiled.apply
     value: Tensor = apply(images, texts, slots, objective, reduction, torch.is_grad_enabled())
     return value
@@ -83,7 +83,7 @@ class _Tiled(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         inputs, sides, found, facts, objective = ctx.found
         images, texts = ctx.saved_tensors
-        small = images.dtype == torch.float16  # whose range is too small for those of a mean
+        small = images.dtype == torch.float16  # whose range is too small for the weights of a mean
         factors = facts[1:3] / facts[1] if small else gradient * facts[1:3]
         of_images, of_texts = _gradients(objective, inputs, sides, found, factors)
         if small:
@@ -101,7 +101,7 @@ def _values(
     reduction: Reduction,
     weigh: bool,
 ) -> tuple[Tensor, Tensor]:
-    """The value; and it with what multiplies the weights of images and of texts."""
+    """Compute the value, and the facts that `row_kernels.combine` writes."""
     images, texts = sides.row, sides.column
     assert images is not None
     assert texts is not None
@@ -147,7 +147,7 @@ def _finish(
     parts: TileResults,
     k: int,
 ) -> None:
-    """Value and slopes of the queries of a side, the k-th of the parts' two."""
+    """Compute value and slopes of the queries of side k of the parts: 0 for images, 1 for texts."""
     from triton import next_power_of_2
 
     from gradspace.execution.triton import query_kernels
@@ -185,7 +185,7 @@ def _gradients(
     found: Functions,
     factors: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Multiply the weights of a chunk of images at a time with both sides' embeddings."""
+    """Compute the weights of one chunk of images at a time, and multiply them with both sides."""
     images, texts = sides.row, sides.column
     assert images is not None
     assert texts is not None
@@ -219,7 +219,7 @@ def _gradients(
 
 
 def _upstream(images: Side, texts: Side, found: Functions, factors: Tensor) -> Upstream | None:
-    """The sum that the values have a slope along, if there is one."""
+    """Upstream of the sum along which the values have a slope, if there is one."""
     sums = [k for k, one in enumerate(images.wanted) if not isinstance(one, Hardest)]
     for number, k in enumerate(sums):
         if k in found.sloped:
@@ -233,7 +233,7 @@ def _upstream(images: Side, texts: Side, found: Functions, factors: Tensor) -> U
 
 
 def _to_be_given(one: Statistic, found: Functions) -> Statistic:
-    """Marked, where its given numbers are to get a gradient."""
+    """Mark a statistic's given numbers as requiring a gradient if a term passes one back."""
     if isinstance(one, Hardest) or not found.gives:
         return one
     return replace(one, given=one.given.detach().requires_grad_())
@@ -242,7 +242,7 @@ def _to_be_given(one: Statistic, found: Functions) -> Statistic:
 def _of_sums(
     inputs: Inputs, upstream: Upstream | None, chunk: slice, weights: Tensor
 ) -> tuple[Tensor, Tensor] | None:
-    """Write the weights that a sum gives; return what both sides' given numbers get."""
+    """Write the weights that a sum gives; return the gradients of both sides' given numbers."""
     if upstream is None:
         weights.zero_()
         return None
@@ -258,9 +258,9 @@ def _of_sums(
 def _with_given(
     objective: Objective, inputs: Inputs, side: Side, of_given: Tensor, factor: Tensor, k: int
 ) -> tuple[Tensor, Tensor]:
-    """The slopes of the slots with what terms give to the scores in them, and their factor.
+    """Add what a term gives back to the slots' scores to their slopes; return these and a factor.
 
-    A sum with a gradient along what it is given is the only one with a slope.
+    If a sum has a gradient along what it is given, no other sum has a slope.
     """
     with torch.enable_grad():
         p = side.scores.detach().requires_grad_()
@@ -282,7 +282,7 @@ def _add_single(
     factor: Tensor,
     by_column: bool,
 ) -> None:
-    """Add the weights of single candidates: of positives, or of the hardest negatives."""
+    """Add the weights of single candidates: the positives, or the hardest negatives."""
     from gradspace.execution.triton import query_kernels
 
     num = len(side.scores)

@@ -1,4 +1,4 @@
-"""An objective as it is traced: called with examples, and asked what it wants of its positives."""
+"""Tracing of an objective, called with examples that record what it asks of its positives."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from gradspace.objectives.contract import Objective
 from gradspace.objectives.statistics import Hardest, PositiveScores, Statistic, Term
 
 QUERIES, SLOTS = 2, 3
-"""Of the examples that formulas are traced on."""
+"""Shape of the examples on which formulas are traced."""
 POSITIVES = ("p", "positive", "num_negatives", "smallest")
 
 
 class LimitFoundError(Exception):
-    """Ends a trace where the limit of a sum over the batch is known."""
+    """Ends a trace as soon as the limit of a sum over the batch is known."""
 
     def __init__(self, limit: Tensor) -> None:
         self.limit = limit
@@ -26,16 +26,17 @@ class LimitFoundError(Exception):
 
 @dataclass(frozen=True)
 class _Traced(PositiveScores):
-    """Positives whose sums over others and over the batch are inputs of the traced function."""
+    """Positives whose sums, over others and over the batch, are inputs of the traced function."""
 
     smallest: Tensor = None  # type: ignore[assignment]
     over_others: tuple[Tensor, ...] = ()
     over_batch: tuple[Tensor, ...] = ()
     terms: list[Term] | None = None
-    """Of the sums over others, in the order they are asked for."""
+    """Terms of the sums over others, in the order in which they were requested."""
     functions: list[Callable[[Tensor], Tensor]] | None = None
-    """Of the sum over the batch."""
+    """Functions of the sums over the batch that were requested."""
     asked: list[str] | None = None
+    """Names of the other requests about the batch."""
 
     @property
     def smallest_in_batch(self) -> Tensor:
@@ -67,7 +68,7 @@ def matrix() -> Tensor:
 
 
 def by_slot(one: Statistic) -> bool:
-    """Is its term given another number for every positive?"""
+    """Whether its term is given a different number for every positive."""
     return not isinstance(one, Hardest) and one.given.shape[1] > 1
 
 
@@ -76,7 +77,7 @@ def example_of(one: Statistic) -> Tensor:
 
 
 class TracedObjective:
-    """What an objective asks for, and functions of tensors for every part of it."""
+    """An objective's requests, and each of its parts as a function of tensors."""
 
     def __init__(self, objective: Objective) -> None:
         self.objective = objective
@@ -95,7 +96,7 @@ class TracedObjective:
             raise UnsupportedTermError("more than one sum over the batch")
         self.of_batch = functions[0] if functions else None
 
-    # --- what is asked --------------------------------------------------------------------------
+    # --- requests -------------------------------------------------------------------------------
 
     def _traced(self, p: Tensor, valid: Tensor, num: Tensor, smallest: Tensor) -> _Traced:
         return _Traced(
@@ -107,7 +108,7 @@ class TracedObjective:
         )
 
     def _ask_value(self) -> _Traced:
-        """Call value once to see what it asks of the positives."""
+        """Call value once and record what it asks of the positives."""
         traced = replace(
             self._traced(*self.positives),
             over_others=tuple(matrix() for _ in range(9)),
@@ -117,7 +118,7 @@ class TracedObjective:
             self.objective.value(traced, *map(example_of, self.wanted))
         return traced
 
-    # --- what is traced -------------------------------------------------------------------------
+    # --- functions to trace ---------------------------------------------------------------------
 
     def given(self, k: int) -> Callable[..., tuple[Tensor, ...]]:
         def given(*positives: Tensor) -> tuple[Tensor, ...]:
@@ -128,7 +129,7 @@ class TracedObjective:
         return given
 
     def gives(self, k: int) -> bool:
-        """Has what a term is given a gradient along the positives' scores?"""
+        """Whether the k-th term's `given` depends differentiably on the positives' scores."""
         with torch.enable_grad():
             p, *rest = self.positives
             one = self.objective.statistics(self._traced(p.clone().requires_grad_(), *rest))[k]
@@ -136,7 +137,7 @@ class TracedObjective:
             return one.given.requires_grad
 
     def fixed(self) -> bool:
-        """Is every term given one number that does not depend on the positives?"""
+        """Whether every term is given a single number that does not depend on the positives."""
         p, valid, num, smallest = self.positives
         others = self._traced(p + 0.1, valid.logical_not(), num + 1, smallest - 0.3)
         return all(
@@ -153,7 +154,7 @@ class TracedObjective:
         return torch.autograd.grad(one.given, p, of_given)[0] + 0 * p.detach()
 
     def _split(self, inputs: Sequence[Tensor]) -> tuple[_Traced, Sequence[Tensor]]:
-        """Positives and statistics of the inputs of value."""
+        """Split the inputs of value into positives and statistics."""
         first, last = len(POSITIVES), len(POSITIVES) + len(self.wanted)
         end = last + len(self.others)
         traced = replace(
@@ -176,7 +177,10 @@ class TracedObjective:
         return (self.objective.value(traced, *statistics),)
 
     def differentiate(self, inputs: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
-        """Along the positives' scores, the statistics, and the sums over others."""
+        """Derivatives of value by the positives' scores, the statistics and the sums over others.
+
+        The k-th is None if value does not depend on the k-th of these.
+        """
         p, valid, num, smallest, *rest = inputs
         num_slopes = len(self.wanted) + len(self.others)
         p, along = p.requires_grad_(), [x.requires_grad_() for x in rest[:num_slopes]]
@@ -186,7 +190,7 @@ class TracedObjective:
         return torch.autograd.grad(value, [p, *along], torch.ones_like(value), allow_unused=True)
 
     def slopes(self, examples: Sequence[Tensor]) -> list[int]:
-        """Which of these there are."""
+        """Indices of the derivatives that exist."""
         with torch.enable_grad():
             copies = [x.clone() for x in (*self.positives, *examples)]
             found = self.differentiate(copies)

@@ -1,8 +1,8 @@
 """Objectives of small batches on a GPU: value and weights in a handful of launches.
 
-The score matrix is there once. One kernel reads its rows and its columns, finds the statistics of
-every query, its value and the weight of each candidate; another adds the weights of both directions
-up. Backward is two products of the weights with the embeddings. Nothing of it waits for the GPU.
+The score matrix is built. One kernel reads its rows and its columns, and finds the statistics and
+value of every query and the weight of each candidate; another adds up the weights of both
+directions. Backward is two products of the weights with the embeddings. Nothing synchronises.
 """
 
 from __future__ import annotations
@@ -22,20 +22,21 @@ if TYPE_CHECKING:
     from gradspace.execution.triton.formulas import Functions
 
 MOST = 4096
-"""Candidates of a query, which are all in registers at a time."""
+"""Largest number of candidates of a query, all of which are in registers at a time."""
 AT_ONCE = 2048
-"""Scores of a program of several queries."""
+"""Most scores that a program of several queries reads."""
 READ_TWICE = 1 << 20
-"""Scores up to which columns are read where rows are; of more, a second product is faster."""
+"""Number of scores up to which columns are read from the matrix of the rows; beyond, computing the
+transpose by a second product is faster."""
 TILE = 64
 """Side of the tiles in which weights are added up."""
 
 Pairs = tuple[Tensor, Tensor]
-"""Ids of the images and of the texts, where the scores are."""
+"""Ids of the images and of the texts, on the device of the scores."""
 
 
 def suits(objective: Objective, num_images: int, texts: Tensor) -> bool:
-    """Can a kernel read whole rows of the scores that texts, or scores.t(), have a row of?"""
+    """Whether a kernel can hold whole rows of the scores; `texts` may also be scores.t()."""
     if max(num_images, texts.shape[0]) > MOST or not fused.is_available(texts):
         return False
     return functions(objective) is not None
@@ -44,9 +45,9 @@ def suits(objective: Objective, num_images: int, texts: Tensor) -> bool:
 def of_embeddings(
     objective: Objective, reduction: Reduction, images: Tensor, texts: Tensor, pairs: Pairs
 ) -> tuple[Tensor, Tensor]:
-    """The reduced value; and it with how many queries have a positive, at the end, as one tensor.
+    """Compute the reduced value, and the facts that `row_kernels.combine` writes.
 
-    The value is NaN where a score is NaN or infinite.
+    The value is NaN if any score is NaN or infinite.
     """
     apply: Any = _OfEmbeddings.apply
     value, facts = apply(
@@ -56,7 +57,7 @@ def of_embeddings(
 
 
 def of_scores(objective: Objective, reduction: Reduction, scores: Tensor, pairs: Pairs) -> Tensor:
-    """The reduced value of scores[image, text]."""
+    """Compute the reduced value of scores[image, text]."""
     apply: Any = _OfScores.apply
     value: Tensor = apply(
         as_computed(scores), pairs, functions(objective), reduction, torch.is_grad_enabled()
@@ -68,7 +69,7 @@ _known: dict[int, tuple[Objective, Functions | None]] = {}
 
 
 def functions(objective: Objective) -> Functions | None:
-    """The functions of an objective; None, with one warning, where it has none."""
+    """Functions of an objective; None, with one warning, if it cannot be translated."""
     if id(objective) not in _known:
         from gradspace.execution.triton.formulas import functions_of
 
@@ -78,7 +79,7 @@ def functions(objective: Objective) -> Functions | None:
 
 
 def give_up(objective: Objective) -> None:
-    """Have no functions for an objective any more: they do not compile here."""
+    """Forget the functions of an objective: they do not compile here."""
     _known[id(objective)] = objective, None
 
 
@@ -144,7 +145,7 @@ class _OfScores(torch.autograd.Function):
 
 
 def _folds(dtype: torch.dtype) -> bool:
-    """Can weights of this type be as small as those of a mean over many queries?"""
+    """Whether this type can hold the small weights of a mean over many queries."""
     return dtype != torch.float16
 
 
@@ -156,7 +157,7 @@ def _weigh(
     pairs: Pairs,
     wanted: torch.dtype | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The value, all that `combine` says of the batch, and the weights in the wanted type."""
+    """Compute the value, the facts that `combine` writes, and the weights in the wanted type."""
     from triton import next_power_of_2
 
     from gradspace.execution.triton import row_kernels
@@ -192,7 +193,7 @@ def _weigh(
 def reduce(
     reduction: Reduction, work: Tensor, out: Tensor, n: int, m: int, *, weigh: bool, fold: bool
 ) -> tuple[Tensor, Tensor]:
-    """The value, and all that `combine` says of the batch."""
+    """Compute the value and the facts of a batch; see `row_kernels.combine`."""
     from gradspace.execution.triton import row_kernels
 
     value, facts = work.new_empty(()), work.new_empty(4)
@@ -208,14 +209,14 @@ def reduce(
 
 
 def _product(left: Tensor, right: Tensor) -> Tensor:
-    """Scores in float32, in which products of 16 bits are exact."""
+    """Compute scores in float32, which represents products of 16-bit numbers exactly."""
     if left.is_cuda and left.element_size() == 2:
         return torch.mm(left, right.t(), out_dtype=torch.float32)
     return as_computed(left) @ as_computed(right).t()
 
 
 def _of_side(weights: Tensor, of: Tensor, scale: Tensor | None) -> Tensor:
-    """weights @ of, times the scale before it is rounded."""
+    """Compute weights @ of, times the scale, before rounding."""
     if scale is None:
         return weights @ of
     if not weights.is_cuda:

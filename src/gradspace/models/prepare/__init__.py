@@ -1,1 +1,1 @@
-"""What prepares pictures and words for models: crops, image processors, tokenizers."""
+"""Preparation of pictures and words for models: crops, image processors, tokenizers."""

@@ -1,4 +1,4 @@
-"""The image processor of a transformers network: pictures to the pixels it was trained on."""
+"""Image processor of a transformers network: pictures to the pixels it was trained on."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from gradspace.models.pretrained import one_sentence, place_of, quietly
 
 
 class ImageProcessor:
-    """Pictures to pixels [3, height, width], resized, cut and normalised as the folder says.
+    """Converts pictures to pixels [3, height, width], as the folder's configuration says.
 
-    SigLIP 2 with its own ratio of sides (NaFlex) reads patches instead: see `with_shape`.
+    SigLIP 2 with native aspect ratios (NaFlex) reads patches instead: see `with_shape`.
     """
 
     def __init__(self, name: str | Path) -> None:
@@ -29,11 +29,11 @@ class ImageProcessor:
                 place, trust_remote_code=False
             )
         self.shape = tuple(self(Image.new("RGB", (64, 48))).shape)
-        """Of what one picture becomes."""
+        """Shape that every picture is converted to."""
         if self.shape != tuple(self(Image.new("RGB", (48, 64))).shape):
             raise ValueError(
-                f"{name} keeps the ratio of a picture's sides, so that pictures do not fit into "
-                "one batch: its preprocessor_config.json should have a crop_size"
+                f"{name} keeps the aspect ratio of pictures, so that they do not fit into one "
+                "batch: add a crop_size to its preprocessor_config.json"
             )
 
     def __call__(self, image: Image.Image, rng: np.random.Generator | None = None) -> Tensor:
@@ -44,7 +44,7 @@ class ImageProcessor:
         return pixels
 
     def save(self, folder: Path) -> None:
-        """Write the file that `ImageProcessor(folder)` reads, beside the network's own."""
+        """Save the file that `ImageProcessor(folder)` reads, next to the network's own."""
         self._processor.save_pretrained(folder)
 
 
@@ -52,18 +52,18 @@ def _check_described(folder: Path) -> None:
     names = ("preprocessor_config.json", "processor_config.json")
     if folder.is_dir() and not any((folder / name).is_file() for name in names):
         raise ValueError(
-            f"{folder} has no {names[0]}: it says how large and how normalised the network wants "
-            "its pixels"
+            f"{folder} has no {names[0]}, which defines the size and normalisation of the "
+            "network's pixels: add the file"
         )
 
 
 def with_shape(patches: Tensor, shape: Tensor) -> Tensor:
-    """One tensor of patches [most, values] and how many there are in height and width, above."""
+    """Prepend a row with the numbers of patches in height and width to patches [most, values]."""
     first = patches.new_zeros(1, patches.shape[1])
     first[0, :2] = shape
     return torch.cat([first, patches])
 
 
 def without_shape(images: Tensor) -> tuple[Tensor, Tensor]:
-    """Patches [n, most, values] and their numbers in height and width, int64 [n, 2]."""
+    """Split off the first row: patches [n, most, values], and numbers of patches, int64 [n, 2]."""
     return images[:, 1:], images[:, 0, :2].long()

@@ -1,7 +1,7 @@
-"""From pictures to tensors; all chance comes from the generator that is passed in.
+"""Conversion of pictures to tensors; all randomness comes from the generator passed in.
 
-Pixels stay bytes until they are where the model is, a quarter of what normalised ones take on the
-way: from worker to process, and from there to the GPU.
+Pixels stay bytes until they reach the model's device, so that a quarter of the data travels from
+worker to process, and from there to the GPU.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ CropBox = tuple[float, float, float, float]
 
 @dataclass(frozen=True, kw_only=True)
 class RandomCrop:
-    """For training: a random part of the picture, resized to a square, flipped half of the time.
+    """Training crop: a random part of the picture, resized to a square, flipped half of the time.
 
-    The part has a share of the area drawn from `scale` and a ratio of width to height drawn from
-    `ratio` on a logarithmic scale; after ten draws that do not fit, the middle of the picture is
-    taken. This is torchvision's RandomResizedCrop, which VSE++ uses.
+    The part's share of the area is drawn from `scale`, its ratio of width to height from `ratio` on
+    a logarithmic scale; after ten draws that do not fit, the middle of the picture is taken. This
+    is torchvision's RandomResizedCrop, which VSE++ uses.
     """
 
     size: int = 224
@@ -39,7 +39,7 @@ class RandomCrop:
         return _bytes_of(_flipped(part, rng))
 
     def _part(self, width: int, height: int, rng: np.random.Generator) -> tuple[int, int, int, int]:
-        """Left, top, width and height."""
+        """Draw the part's left, top, width and height."""
         narrow, wide = self.ratio
         for _ in range(10):
             area = width * height * rng.uniform(*self.scale)
@@ -53,7 +53,7 @@ class RandomCrop:
 
 @dataclass(frozen=True, kw_only=True)
 class CentreCrop:
-    """For evaluation: the short side resized to `resize`, then the middle square of `size`."""
+    """Evaluation crop: the short side is resized to `resize`, then the middle `size` is cut out."""
 
     size: int = 224
     resize: int = 256
@@ -69,12 +69,12 @@ class CentreCrop:
         return _bytes_of(cut)
 
     def box(self, size: tuple[int, int]) -> CropBox:
-        """The part of a picture of this width and height that is left, as shares of them."""
+        """Part of a picture of this width and height that is kept, in shares of these."""
         (width, height), (left, top, right, bottom) = self._geometry(size)
         return left / width, top / height, right / width, bottom / height
 
     def _geometry(self, size: tuple[int, int]) -> tuple[tuple[int, int], tuple[int, int, int, int]]:
-        """Width and height after resizing, and the middle of that: left, top, right, bottom."""
+        """Width and height after resizing, and the middle box: left, top, right, bottom."""
         width, height = (self.resize * side // min(size) for side in size)
         left, top = round((width - self.size) / 2), round((height - self.size) / 2)
         return (width, height), (left, top, left + self.size, top + self.size)
@@ -82,7 +82,7 @@ class CentreCrop:
 
 @dataclass(frozen=True, kw_only=True)
 class WholePicture:
-    """For evaluation: the whole picture squeezed into a square, as VSE-infinity reads grids."""
+    """Evaluation without a crop: the whole picture squeezed into a square, as VSE-infinity's."""
 
     size: int = 224
     resample: Image.Resampling = Image.Resampling.BILINEAR
@@ -91,15 +91,15 @@ class WholePicture:
         return _bytes_of(image.resize((self.size, self.size), self.resample))
 
     def box(self, size: tuple[int, int]) -> CropBox:
-        """All of a picture."""
+        """Part of a picture that is kept: all of it."""
         return 0.0, 0.0, 1.0, 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class RandomPart:
-    """For training: a part of the picture of its shape, squeezed into a square, flipped at random.
+    """Training crop: a part with the picture's aspect ratio, squeezed into a square, maybe flipped.
 
-    The sides of the part are a share of the picture's, the same one for both, drawn from `share`.
+    The part's sides are a common share of the picture's, drawn from `share`.
     """
 
     size: int = 224
@@ -117,10 +117,10 @@ class RandomPart:
 
 
 def _flipped(image: Image.Image, rng: np.random.Generator) -> Image.Image:
-    """Left to right, half of the time."""
+    """Flip a picture left to right half of the time."""
     return image.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if rng.random() < 0.5 else image
 
 
 def _bytes_of(image: Image.Image) -> Tensor:
-    """uint8 [3, height, width]"""
+    """Convert a picture to uint8 [3, height, width]."""
     return torch.from_numpy(np.ascontiguousarray(np.asarray(image).transpose(2, 0, 1)))

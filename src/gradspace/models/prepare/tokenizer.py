@@ -1,4 +1,4 @@
-"""The tokenizer of a transformers text network: captions to padded tokens."""
+"""Tokenizer of a transformers text network: captions to padded tokens."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:  # the data knows of the models
 
 LONGEST = 512
 VOCABULARIES = ("tokenizer.json", "vocab*", "*.model")
-"""Files that the words of a tokenizer are in."""
+"""Files that may hold the words of a tokenizer."""
 
 
 class Tokenizer:
-    """Captions to tokens, with the network's own marks of start and end; safe in data workers.
+    """Encodes captions as tokens with the network's start and end marks; safe in data workers.
 
     Args:
-        longest: tokens that the network can read.
-        fixed: pad every caption to the longest there is, with tokens that count, as SigLIP does.
+        longest: number of tokens that the network can read.
+        fixed: pad every caption to that length with tokens that count, as SigLIP does.
     """
 
     def __init__(self, name: str | Path, *, longest: int = LONGEST, fixed: bool = False) -> None:
@@ -41,7 +41,7 @@ class Tokenizer:
         }
 
     def encode(self, captions: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """int64 tokens [m, words] padded with 0, and lengths [m]. Long captions are cut."""
+        """Encode captions as int64 tokens [m, words], padded with 0 or cut, and lengths [m]."""
         encoded = self._tokenizer(list(captions), **self._options)["input_ids"]
         lengths = torch.tensor([len(tokens) for tokens in encoded])
         tokens = torch.zeros(len(encoded), int(lengths.max()), dtype=torch.long)
@@ -51,22 +51,22 @@ class Tokenizer:
 
     @property
     def mask(self) -> int | None:
-        """The token of a masked word; the unknown one where there is none for it."""
+        """Token of a masked word, or else that of an unknown one."""
         found: int | None = self._tokenizer.mask_token_id
         unknown: int | None = self._tokenizer.unk_token_id
         return unknown if found is None else found
 
     @property
     def pieces(self) -> tuple[int, ...]:
-        """Tokens that go on with the word before them, as BERT's tokenizer marks them."""
+        """Tokens that continue the word before them, as marked by BERT's tokenizer."""
         known: dict[str, int] = self._tokenizer.get_vocab()
         return tuple(sorted(token for word, token in known.items() if word.startswith("##")))
 
     def spans(self, caption: str) -> list[Span | None]:
-        """Where in the caption the word of every token is; None for marks and padding.
+        """Locate the word of every token in the caption; None for marks and padding.
 
-        Words are those of the tokenizer, and end where there is a space; one that does not know
-        where its tokens come from (not "fast") says None for all.
+        Words are those of the tokenizer, split at spaces. Tokenizers that do not track offsets (not
+        "fast") give None for all.
         """
         if not self._tokenizer.is_fast:
             return [None] * len(self._tokenizer(caption, **self._options)["input_ids"])
@@ -82,7 +82,7 @@ class Tokenizer:
         return [words[key] if key else None for key in keys]
 
     def unknown_words(self, caption: str) -> list[str]:
-        """Words that the network reads as unknown, each once: as a rule it knows their pieces."""
+        """List the words that the network reads as unknown, each once; pieces make them rare."""
         mark = self._tokenizer.unk_token_id
         tokens = self._tokenizer(caption, **self._options)["input_ids"]
         if mark not in tokens:
@@ -92,17 +92,17 @@ class Tokenizer:
         return list(dict.fromkeys(unknown))
 
     def save(self, folder: Path) -> None:
-        """Write the files that `Tokenizer(folder)` reads."""
+        """Save the files that `Tokenizer(folder)` reads."""
         self._tokenizer.save_pretrained(folder)
 
 
 def _without_spaces(caption: str, start: int, end: int) -> Span:
-    """Many tokenizers count the space before a word as a part of it, or as a token."""
+    """Strip spaces from a span: many tokenizers make them part of a word, or tokens."""
     piece = caption[start:end]
     return end - len(piece.lstrip()), start + len(piece.rstrip())
 
 
 def _check_vocabulary(folder: Path) -> None:
-    """transformers makes an empty tokenizer where a folder has none."""
+    """Reject a folder without a tokenizer, for which transformers would make an empty one."""
     if folder.is_dir() and not any(any(folder.glob(pattern)) for pattern in VOCABULARIES):
-        raise ValueError(f"{folder} has no tokenizer: there is no {' or '.join(VOCABULARIES)}")
+        raise ValueError(f"{folder} has no tokenizer: expected {' or '.join(VOCABULARIES)} in it")
