@@ -8,15 +8,18 @@ import shutil
 import sys
 from pathlib import Path
 
+from gradspace.plugins import imported
+
 
 def command(*arguments: str | Path) -> str:
-    """A command of this very gradspace, to be pasted into a shell.
+    """A command of this very gradspace, to be pasted into a shell, with the user's plug-ins.
 
     Example:
         >>> command("serve", "my photos").rpartition("gradspace ")[2]
         "serve 'my photos'"
     """
-    return shlex.join([*_program(), *map(str, arguments)])
+    plugins = [part for plugin in imported() for part in ("--import", plugin)]
+    return shlex.join([*_program(), *map(str, arguments), *plugins])
 
 
 def _program() -> list[str]:

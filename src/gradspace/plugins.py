@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import importlib
 import json
+import shlex
 import sys
 import traceback
 from collections.abc import Callable
@@ -101,8 +102,8 @@ def not_repeated(folder: Path) -> str:
     if not missing:
         return ""
     return (
-        f"; it was trained with --import {' --import '.join(missing)}: code is never imported "
-        "unasked, so read it, then repeat that"
+        f" (it was trained with --import {' --import '.join(missing)}, and "
+        "code is never imported unasked: read it, then give the option again)"
     )
 
 
@@ -155,5 +156,5 @@ def _place(error: BaseException) -> str:
 
 
 def _printable(text: str) -> str:
-    """Without what a terminal would obey, as it may be a stranger's."""
-    return text if text.isprintable() else ascii(text)
+    """As a shell takes it, without what a terminal would obey: it may be a stranger's."""
+    return shlex.quote(text) if text.isprintable() else ascii(text)
