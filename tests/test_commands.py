@@ -63,6 +63,6 @@ def test_no_program_beside_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_what_the_user_has_imported(venv: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without it the command would not know the names that it is about."""
-    monkeypatch.setattr(plugins, "_homes", {"weights": "my weights.py", "more": "more"})
+    monkeypatch.setattr(plugins, "_named", {"my weights.py": None, "more": None})
     given = ["evaluate", "a", "--import", "my weights.py", "--import", "more"]
     assert said(command("evaluate", "a")) == given

@@ -27,6 +27,8 @@ _importing: list[str] = []
 """What the user has named and is being imported."""
 _homes: dict[str, str] = {}
 """Module that has registered something -> what imports it: a file, or the name of a module."""
+_named: dict[str, None] = {}
+"""What the user has named and was imported, in its order."""
 _broken: dict[EntryPoint, str] = {}
 
 
@@ -46,6 +48,11 @@ def imported(*, by_workers: bool = False) -> list[str]:
     """What has to be imported to know the same names; or what a process that is started has to."""
     homes = (home for module, home in _homes.items() if not (by_workers and module in MAIN))
     return list(dict.fromkeys(home for home in homes if home))
+
+
+def named() -> list[str]:
+    """What the user has named with `--import`, for commands that are to know the same names."""
+    return list(_named)
 
 
 def import_plugin(given: str) -> None:
@@ -72,6 +79,7 @@ def import_plugin(given: str) -> None:
         raise ValueError(f"--import {given}: {_reason(error, name)}") from error
     finally:
         _importing.pop()
+    _named[given] = None
 
 
 def load_installed() -> None:

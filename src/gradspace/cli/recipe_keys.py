@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import shlex
 import typing
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -83,13 +84,19 @@ def _find(name: str, alike: float) -> tuple[str, Any] | None:
 
 
 def _paths() -> Iterator[tuple[str, Any]]:
-    """Every key with its type, those that are changed most first."""
+    """Every key with its type: those of all runs first, then those that most models have."""
     for table, kind in _tables().items():
         yield from ((f"{table}.{n}", field.annotation) for n, field in kind.model_fields.items())
-    for info in list_objectives():
-        yield from ((f"objective.{key}", type(value)) for key, value in info.parameters.items())
-    for model in models():
-        yield from ((f"model.{key}", of_type) for key, (of_type, _) in model.known.items())
+    of_models = [
+        (f"model.{key}", of_type) for info in models() for key, (of_type, _) in info.known.items()
+    ]
+    of_objectives = [
+        (f"objective.{key}", type(value))
+        for info in list_objectives()
+        for key, value in info.parameters.items()
+    ]
+    number = Counter(path for path, _ in (*of_models, *of_objectives))
+    yield from sorted((*of_models, *of_objectives), key=lambda key: -number[key[0]])
     for reader in READERS.values():
         known = parameters_of(reader.open)
         yield from ((f"data.{key}", of_type) for key, (of_type, _) in known.items())

@@ -52,7 +52,10 @@ def train(
         >>> gs.evaluate(run.folder)  # doctest: +SKIP
     """
     if resume is not None and (recipe is not None or out is not None):
-        raise ValueError("--resume takes everything from the run: leave the other options out")
+        raise ValueError(
+            "--resume takes everything from the run: leave the other options out; with other "
+            "settings, a new run starts from its weights with --init"
+        )
     chosen = processes.choose_device(device)
     if resume is not None:
         run = open_run(Path(resume))
