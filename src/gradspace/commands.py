@@ -8,7 +8,10 @@ import shutil
 import sys
 from pathlib import Path
 
-from gradspace.plugins import imported
+from gradspace.plugins import named
+
+EXAMPLE_MODEL = "openai/clip-vit-base-patch32"
+"""Reads pictures of one's own without any training."""
 
 
 def command(*arguments: str | Path) -> str:
@@ -18,7 +21,7 @@ def command(*arguments: str | Path) -> str:
         >>> command("serve", "my photos").rpartition("gradspace ")[2]
         "serve 'my photos'"
     """
-    plugins = [part for plugin in imported() for part in ("--import", plugin)]
+    plugins = [part for plugin in named() for part in ("--import", plugin)]
     return shlex.join([*_program(), *map(str, arguments), *plugins])
 
 
