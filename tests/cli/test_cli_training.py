@@ -205,7 +205,7 @@ def test_splits_that_nobody_has_named_are_announced(
     shared = ("--set", "training.batch_size=4", "--set", "training.epochs=1")
     made = here("data", "features", photos, "--backbone", backbone, "--out", features)
     assert made.returncode == 0, made.stderr
-    told = "no splits are named, so 10 % of the images are dev and 10 % test, chosen by their"
+    told = "no splits are named, so 10% of the images are dev and 10% test, chosen by their"
     given = ("--data", photos, "--set", f"data.features={features}", "--set", "model.width=16")
     trained = here("train", *given, *shared, "--out", run).stdout
     sizes = "photos: train 10 images / 20 captions, dev 1 image / 2 captions, test 1 image / 2 cap"

@@ -23,6 +23,7 @@ from gradspace.runs.recipe import Recipe, load_recipe
         ("train --tensorboard", "--set training.tensorboard=true"),
         ("train --margin 0.3", "--set objective.margin=0.3"),
         ("train --width 64", "--set model.width=64"),
+        ("train --temperature 0.1", "--set objective.temperature=0.1"),
         ("train --num-train 64", "--set data.num_train=64"),
         ("train --finetune.epochs 2", "--set finetune.epochs=2"),
         ("train --seeds 3", "Possible options: --seed"),
@@ -34,7 +35,7 @@ from gradspace.runs.recipe import Recipe, load_recipe
         ("index run --margin 3", "a run keeps: gradspace train --set objective.margin=3"),
         ("trian", "no such command 'trian'. Did you mean 'train'"),
         ("analyse cocoa", "Did you mean 'cocos'"),
-        ("mine", "missing argument 'RUN'; gradspace mine --help shows what there is"),
+        ("mine", "missing argument 'RUN'; see gradspace mine --help"),
     ],
 )
 def test_misuse_is_one_sentence(typed: str, told: str) -> None:

@@ -15,7 +15,11 @@ def test_the_clock_goes_on_after_an_epoch(monkeypatch: pytest.MonkeyPatch, width
     """In one line, also of a long training in a terminal of the usual width."""
     now = [0.0]
     console = Console(
-        file=StringIO(), force_terminal=True, width=width, get_time=lambda: now[0], color_system=None
+        file=StringIO(),
+        force_terminal=True,
+        width=width,
+        get_time=lambda: now[0],
+        color_system=None,
     )
     monkeypatch.setattr("gradspace.training.monitor.time.monotonic", console.get_time)
     monitor = Monitor(console, 30)

@@ -13,25 +13,25 @@ set, and which seeds the models were trained with. Both enter the test and the i
   make heavy tails, as in Student's t.
 * The null values are sums of both parts: p = (1 + number of |null| >= |observed|) / (1 + draws).
 * Many comparisons: `corrected` is p after Benjamini and Hochberg (1995). Of the differences called
-  real at `corrected` < 0.05, about 5 % at most are expected not to be.
+  real at `corrected` < 0.05, about 5% at most are expected not to be.
 * The interval is of the same test: it holds all differences that the test would not reject, at the
   level that the correction has come to, 0.05 R/m where R of m differences are real (Benjamini and
   Yekutieli 2005). So it leaves out 0 exactly where `corrected` < 0.05. Of two objectives alone it
-  is the 95 % interval.
+  is the 95% interval.
 
 With one seed each there is no seed part: p is then about these very models on other queries, not
 about their objectives. If one has a single seed, the spread of the other stands for both.
 
 Decisions, by simulation. Relabelling the runs at random was tried for the seed part: with three
-runs each it is 20 % too wide in variance, and without subtracting m/N it counts the interaction
-twice. Its false alarm rate fell to 1 % where 5 % are allowed, and with three seeds it missed 10 to
+runs each it is 20% too wide in variance, and without subtracting m/N it counts the interaction
+twice. Its false alarm rate fell to 1% where 5% are allowed, and with three seeds it missed 10 to
 15 of 100 real differences that are found now. Subtracting m/N from s^2 before chi2 is drawn gave
-8 % false alarms with two seeds.
+8% false alarms with two seeds.
 
 The pooled s^2 takes objectives to be equally sensitive to their seeds. If only one is, three seeds
-each still give 8 % false alarms at worst, but two seeds of a wild objective against five of a calm
-one 24 %, and one seed against five 50 %: train all with the same number of seeds. Welch's test
-mends most of the 24 %, but finds clearly less with two or three seeds each.
+each still give 8% false alarms at worst, but two seeds of a wild objective against five of a calm
+one 24%, and one seed against five 50%: train all with the same number of seeds. Welch's test
+mends most of the 24%, but finds clearly less with two or three seeds each.
 """
 
 from __future__ import annotations

@@ -20,7 +20,6 @@ from rich.text import Text
 
 from gradspace.metrics import RetrievalReport
 
-
 ROOMY = 100
 """Columns of a terminal that has room for the speed as well."""
 
