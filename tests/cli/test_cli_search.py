@@ -178,7 +178,7 @@ def test_mistakes_get_one_sentence(model: Path, photos: Path, tmp_path: Path) ->
     assert "none does not exist: expected a folder of photos" in refused(
         "index", model, "none", "--out", out
     )
-    assert "no run with a dataset of its own" in refused("index", model, "--out", out)
+    assert "has no dataset of its own: say what" in refused("index", model, "--out", out)
     flags = ("--out", out, "--metadata", "facts.csv")
     assert "--metadata is for a folder" in refused("index", model, "scenes", *flags)
     assert not out.exists()

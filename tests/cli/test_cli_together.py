@@ -39,6 +39,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
             "--split is for datasets, and PHOTOS is a folder of",
         ),
         ("index RUN PHOTOS --out OUT --features PHOTOS", "--features is for datasets, and PHOTOS"),
+        ("compare RECIPE --list", "--list shows all built-in comparisons: leave the recipe out"),
         ("compare RECIPE --backbone x", "--backbone goes with --data"),
         (
             "train --objective triplet --set objective.name=nt-xent",

@@ -45,6 +45,8 @@ def compare_command(
     Finished runs are kept: started again, it does only what is missing. Ctrl-C stops without loss.
     """
     if listed:
+        if recipe is not None:
+            raise ValueError("--list shows all built-in comparisons: leave the recipe out")
         return _print_builtin(as_json)
     if recipe is None:
         raise ValueError(

@@ -104,7 +104,7 @@ def _train(run: Run, dataset: Dataset, device: torch.device, console: Console | 
     if note := build_objective(recipe).value_note:
         _tell(say, note)
     end = stages(recipe)[-1].end
-    again = f"go on with {command('train', '--resume', run.folder)}"
+    again = f"go on with {_resuming(run)}"
     try:
         with Monitor(console, end) as monitor:
             state = train_run(recipe, dataset, system, run, monitor)
@@ -126,6 +126,13 @@ def _train(run: Run, dataset: Dataset, device: torch.device, console: Console | 
             f"from its best weights: {command('train', run.recipe_file, '--init', run.folder)}",
         )
     _tell(say, f"done: {command('evaluate', run.folder)}")
+
+
+def _resuming(run: Run) -> str:
+    """The command that goes on with a run, by as many processes as there are now."""
+    number = processes.num_launched()
+    shared = ("--processes", str(number)) if number > 1 else ()
+    return command("train", "--resume", run.folder, *shared)
 
 
 def _tell(console: Console, sentence: str) -> None:
