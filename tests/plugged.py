@@ -23,6 +23,7 @@ REGISTRIES: tuple[dict[str, Any], ...] = (
     MODELS,
     READERS,
     plugins._homes,
+    plugins._named,
 )
 
 WEIGHT = '''
@@ -92,6 +93,7 @@ def times_executed(folder: Path) -> int:
 def forgotten(folder: Path) -> Iterator[None]:
     """What is imported from a folder in here, and registered, is afterwards as if it were not."""
     kept, path = [copy.copy(registry) for registry in REGISTRIES], sys.path[:]
+    plugins._homes.clear()  # of what other tests have registered
     try:
         yield
     finally:

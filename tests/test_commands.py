@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from gradspace import plugins
 from gradspace.commands import command
 
 
@@ -58,3 +59,10 @@ def test_a_program_on_the_path(venv: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_no_program_beside_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     assert shlex.split(command("serve"))[1:] == ["-m", "gradspace", "serve"]
+
+
+def test_what_the_user_has_imported(venv: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without it the command would not know the names that it is about."""
+    monkeypatch.setattr(plugins, "_named", {"my weights.py": None, "more": None})
+    given = ["evaluate", "a", "--import", "my weights.py", "--import", "more"]
+    assert said(command("evaluate", "a")) == given

@@ -109,9 +109,11 @@ def record(folder: Path, imports: object) -> Path:
 
 def test_what_a_run_was_trained_with_is_named_and_not_imported(tmp_path: Path) -> None:
     write_plugin(tmp_path)
-    record(tmp_path, ["my_things.py", "elsewhere/\x1b[2Jother.py"])
+    record(tmp_path, ["my things.py", "elsewhere/\x1b[2Jother.py"])
     told = not_repeated(tmp_path)
-    assert r"--import my_things.py --import 'elsewhere/\x1b[2Jother.py': code is never" in told
+    assert (
+        r"--import 'my things.py' --import 'elsewhere/\x1b[2Jother.py', and code is never" in told
+    )
     assert times_executed(tmp_path) == 0
     record(tmp_path, ["old/place/my_things.py"])
     assert "--import old/place/my_things.py" in not_repeated(tmp_path)

@@ -1,8 +1,11 @@
 """Start the command line."""
 
-from gradspace.interrupts import leave_at_once
+import atexit
+
+from gradspace.interrupts import end_undisturbed, leave_at_once
 
 leave_at_once()  # before slow imports
+atexit.register(end_undisturbed)  # registered before all others, and so called after them
 
 from gradspace.cli import main  # noqa: E402
 

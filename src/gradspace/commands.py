@@ -8,15 +8,21 @@ import shutil
 import sys
 from pathlib import Path
 
+from gradspace.plugins import named
+
+EXAMPLE_MODEL = "openai/clip-vit-base-patch32"
+"""Reads pictures of one's own without any training."""
+
 
 def command(*arguments: str | Path) -> str:
-    """Format a command of this gradspace installation, to be pasted into a shell.
+    """Format a command of this gradspace installation with the user's plug-ins, for a shell.
 
     Examples:
         >>> command("serve", "my photos").rpartition("gradspace ")[2]
         "serve 'my photos'"
     """
-    return shlex.join([*_program(), *map(str, arguments)])
+    plugins = [part for plugin in named() for part in ("--import", plugin)]
+    return shlex.join([*_program(), *map(str, arguments), *plugins])
 
 
 def _program() -> list[str]:

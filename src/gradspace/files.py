@@ -11,25 +11,27 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+from gradspace.wording import typed
+
 
 def check_is_file(path: Path, expected: str) -> None:
     """Reject a path that does not exist or is a folder."""
     if not path.is_file():
         found = "is a folder" if path.is_dir() else "does not exist"
-        raise ValueError(f"{path} {found}: expected {expected}")
+        raise ValueError(f"{typed(path)} {found}: expected {expected}")
 
 
 def check_is_folder(path: Path, expected: str) -> None:
     """Reject a path that does not exist or is a file."""
     if not path.is_dir():
         found = "is a file" if path.exists() else "does not exist"
-        raise ValueError(f"{path} {found}: expected {expected}")
+        raise ValueError(f"{typed(path)} {found}: expected {expected}")
 
 
 def check_out_file(path: Path) -> None:
     """Reject a path where no file can be written, before the work that produces it."""
     if path.is_dir():
-        raise ValueError(f"{path} is a folder: give the name of a file")
+        raise ValueError(f"{typed(path)} is a folder: give the name of a file")
 
 
 def check_out_folder(folder: Path, what: str, own: tuple[str, ...] = ()) -> None:
@@ -38,14 +40,14 @@ def check_out_folder(folder: Path, what: str, own: tuple[str, ...] = ()) -> None
     `own` are prefixes of names that may be in it; hidden files may be too.
     """
     if folder.exists() and not folder.is_dir():
-        raise ValueError(f"{folder} is a file: choose a folder for {what} with --out")
+        raise ValueError(f"{typed(folder)} is a file: choose a folder for {what} with --out")
     found = sorted(path.name for path in folder.iterdir()) if folder.exists() else []
     others = [name for name in found if not name.startswith((".", *own))]
     if others:
         more = f" and {len(others) - 1} more" if len(others) > 1 else ""
         raise ValueError(
-            f"{folder} has other things in it, {others[0]}{more}: choose a separate folder for "
-            f"{what} with --out"
+            f"{typed(folder)} has other things in it, {typed(others[0])}{more}: choose a separate "
+            f"folder for {what} with --out"
         )
 
 
@@ -88,7 +90,7 @@ def only_writer(folder: Path) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise ValueError(
-                f"another process is writing into {folder}: wait until it has finished"
+                f"another process is writing into {typed(folder)}: wait until it has finished"
             ) from error
         except OSError:
             pass  # a file system without locks

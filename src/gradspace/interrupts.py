@@ -43,6 +43,11 @@ def leave_now() -> NoReturn:
     os._exit(CODE)
 
 
+def end_undisturbed() -> None:
+    """Let Ctrl-C do nothing while Python ends: all is done, and the signal would be the result."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
 def raise_interrupts() -> None:
     """Raise KeyboardInterrupt from here on, in a process that Ctrl-C would have ended."""
     if signal.getsignal(signal.SIGINT) is _leave:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import importlib
 import json
+import shlex
 import sys
 import traceback
 from collections.abc import Callable
@@ -26,6 +27,8 @@ _importing: list[str] = []
 """Files or modules named by the user that are being imported."""
 _homes: dict[str, str] = {}
 """What to import, a file or a module's name, for each module that registered something."""
+_named: dict[str, None] = {}
+"""What the user named and was imported, in its order."""
 _broken: dict[EntryPoint, str] = {}
 
 
@@ -45,6 +48,11 @@ def imported(*, by_workers: bool = False) -> list[str]:
     """List what to import to know the same names, or only what child processes must import."""
     homes = (home for module, home in _homes.items() if not (by_workers and module in MAIN))
     return list(dict.fromkeys(home for home in homes if home))
+
+
+def named() -> list[str]:
+    """What the user has named with `--import`, for commands that are to know the same names."""
+    return list(_named)
 
 
 def import_plugin(given: str) -> None:
@@ -71,6 +79,7 @@ def import_plugin(given: str) -> None:
         raise ValueError(f"--import {given}: {_reason(error, name)}") from error
     finally:
         _importing.pop()
+    _named[given] = None
 
 
 def load_installed() -> None:
@@ -101,8 +110,8 @@ def not_repeated(folder: Path) -> str:
     if not missing:
         return ""
     return (
-        f"; it was trained with --import {' --import '.join(missing)}: code is never imported "
-        "automatically, so read it, then repeat that option"
+        f" (it was trained with --import {' --import '.join(missing)}, and code is never imported "
+        "automatically: read it, then give the option again)"
     )
 
 
@@ -155,5 +164,5 @@ def _place(error: BaseException) -> str:
 
 
 def _printable(text: str) -> str:
-    """Escape control characters, which a terminal would obey, as the text may be a stranger's."""
-    return text if text.isprintable() else ascii(text)
+    """Quote for a shell, and escape what a terminal would obey: the text may be a stranger's."""
+    return shlex.quote(text) if text.isprintable() else ascii(text)

@@ -22,9 +22,9 @@ def percent(share: float) -> str:
     """Format a share of one in percent.
 
     >>> percent(0.985)
-    '98.5 %'
+    '98.5%'
     """
-    return f"{100 * share:.1f} %"
+    return f"{100 * share:.1f}%"
 
 
 def typed(path: str | Path) -> str:

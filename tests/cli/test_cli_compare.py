@@ -5,20 +5,24 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from commands import here
 from PIL import Image
+from rich.console import Console
 from small_runs import train_small
 from typer.testing import CliRunner
 
 from gradspace.cli import app
 from gradspace.comparison.builtin import list_builtin
-from gradspace.comparison.compare import gather
+from gradspace.comparison.compare import Compared, Findings, gather
 from gradspace.comparison.results import load_table
+from gradspace.comparison.show import show_findings
 from gradspace.runs import finish
 from gradspace.runs.recipe import make_recipe
 from gradspace.runs.results import RunResults, results_of
@@ -72,6 +76,25 @@ def test_check_says_what_is_missing_and_where_it_goes(recipe: str, tmp_path: Pat
     assert run("compare", recipe, "--data", "scenes", "--check").endswith(
         f"nothing is missing; paths are relative to {Path.cwd()}\n"
     )
+
+
+def test_nothing_to_be_checked_is_no_empty_table(tmp_path: Path) -> None:
+    """Rich draws one without rows as wide as the output, which has no end where it is piped."""
+    (tmp_path / "study.toml").write_text(STUDY)
+    done = here("compare", tmp_path / "study.toml", "--check")
+    title, told = done.stdout.splitlines()
+    assert title == "Margins: 4 runs"
+    assert told == f"nothing is missing; paths are relative to {Path.cwd()}"
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_bold_is_explained_where_it_is_seen(terminal: bool) -> None:
+    console = Console(file=StringIO(), force_terminal=terminal)
+    with console.capture() as seen:
+        findings = Findings("Margins", [], ["a beats b."], {})
+        show_findings(console, findings, Compared([], [], False), [])
+    assert ("not told apart from it" in seen.get()) == terminal
+    assert "- a beats b." in seen.get()
 
 
 def test_nothing_is_trained_while_files_are_missing(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return train_small(tmp_path_factory.mktemp("mined") / "run", training={"epochs": 1})
 
 
-SIZES = ("--top-texts", "30", "--top-images", "10")
+SIZES = ("--top-texts", "30", "--top-images", "12")
 
 
 def test_mine_audit_and_train(trained: Run, tmp_path: Path) -> None:
@@ -65,6 +65,8 @@ def test_mine_audit_and_train(trained: Run, tmp_path: Path) -> None:
     lists = trained.folder / "lists.safetensors"
     assert f"train with --offline-negatives {lists}" in output
     assert "listed items that are truly relevant" in output
+    ranks = [(int(a), int(b)) for a, b in re.findall(r"^ +(\d+)-(\d+) ", output, re.MULTILINE)]
+    assert ranks == [(1, 5), (6, 10), (11, 12), (11, 20), (21, 30)]
     assert load_lists(lists).record["source"]["dataset"] == "scenes"
     page = lists.with_suffix(".html").read_text()
     assert "data:image/jpeg" in page

@@ -69,9 +69,10 @@ def test_from_training_to_search(command: Command, tmp_path: Path) -> None:
     trained = command(*TRAIN, "--out", "run", *plugin)
     assert trained.returncode == 0, trained.stderr
     assert json.loads(Path("run/environment.json").read_text())["imports"] == ["my_things.py"]
+    assert trained.stdout.endswith("done: gradspace evaluate run --import my_things.py\n")
     executed = times_executed(tmp_path)
 
-    told = "it was trained with --import my_things.py: code is never imported automatically, so read it"
+    told = "was trained with --import my_things.py, and code is never imported automatically: read"
     for arguments in (["evaluate", "run"], ["train", "--resume", "run"], ["report", "run"]):
         assert told in refusal(command(*arguments))
     assert told in refusal(command("train", "run/recipe.toml", "--out", "again"))

@@ -14,8 +14,8 @@ from small_runs import train_small
 from typer.testing import CliRunner
 
 from gradspace.cli import app
+from gradspace.commands import EXAMPLE_MODEL
 from gradspace.indexes import make
-from gradspace.runs.embed import EXAMPLE_MODEL
 
 
 def run(*arguments: object) -> str:
@@ -113,7 +113,7 @@ def test_other_engines(model: Path, photos: Path, tmp_path: Path) -> None:
     pytest.importorskip("faiss")
     out = tmp_path / "approximate"
     shown = run("index", model, photos, "--out", out, "--approximate", "hnsw")
-    assert "hnsw finds 100.0 % of the 10 nearest images" in shown
+    assert "hnsw finds 100.0% of the 10 nearest images" in shown
     assert len(json.loads(run("search", out, "a", "--json"))) == 10
     assert json.loads(run("index", model, photos, "--out", out, "--json"))["recall"] == {}
     pytest.importorskip("milvus_lite")
@@ -167,6 +167,10 @@ def test_the_way_for_photos_is_named_where_another_was_taken(
     own = ("--image", album / "000.png", "--out", tmp_path / "vectors")
     assert EXAMPLE_MODEL in refused("embed", run_on_features, *own)
     assert EXAMPLE_MODEL in run("index", "--help")
+    for command in ("train --data", "data check"):
+        _, *words = shlex.split(refused(*command.split(), album).split("`")[1])
+        assert words[:3] == ["index", EXAMPLE_MODEL, str(album)]
+    assert EXAMPLE_MODEL not in refused("data", "check", model), "which has no photos"
 
 
 def test_mistakes_get_one_sentence(model: Path, photos: Path, tmp_path: Path) -> None:
@@ -174,7 +178,7 @@ def test_mistakes_get_one_sentence(model: Path, photos: Path, tmp_path: Path) ->
     assert "none does not exist: expected a folder of photos" in refused(
         "index", model, "none", "--out", out
     )
-    assert "no run with a dataset of its own" in refused("index", model, "--out", out)
+    assert "has no dataset of its own: say what" in refused("index", model, "--out", out)
     flags = ("--out", out, "--metadata", "facts.csv")
     assert "--metadata is for a folder" in refused("index", model, "scenes", *flags)
     assert not out.exists()

@@ -23,21 +23,32 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
 @pytest.mark.parametrize(
     ("typed", "told"),
     [
-        ("evaluate RUN --top 5", "--top is of --propose: give the run that proposes"),
-        ("evaluate RUN --proposal-weight 0", "--proposal-weight is of --rerank"),
-        ("mine RUN --proposals 3", "--proposals is of --propose"),
+        ("evaluate RUN --top 5", "--top goes with --propose: give the run that proposes"),
+        ("evaluate RUN --proposal-weight 0", "--proposal-weight goes with --rerank"),
+        ("mine RUN --proposals 3", "--proposals goes with --propose"),
         ("mine RUN --propose RUN --approximate", "give --propose or --approximate, not both"),
         (
             "mine VECTORS --split test",
             "mined as they are: leave --data, --features",
         ),
-        ("mine VECTORS --audit", "--audit is of a run"),
+        ("mine VECTORS --audit", "--audit needs a run"),
         ("embed RUN --text a --split dev --out OUT", "--text and --image are embedded without a"),
         ("search OUT a --image-weight 0.3", "--image-weight weighs an --image against a sentence"),
-        ("index RUN PHOTOS --out OUT --split dev", "--split is of a dataset, and PHOTOS is photos"),
-        ("index RUN PHOTOS --out OUT --features PHOTOS", "--features is of a dataset, and PHOTOS"),
-        ("compare RECIPE --backbone x", "--backbone is of --data"),
-        ("data scenes --out OUT", "--out is of --show"),
+        (
+            "index RUN PHOTOS --out OUT --split dev",
+            "--split is for datasets, and PHOTOS is a folder of",
+        ),
+        ("index RUN PHOTOS --out OUT --features PHOTOS", "--features is for datasets, and PHOTOS"),
+        ("compare RECIPE --list", "--list shows all built-in comparisons: leave the recipe out"),
+        ("compare RECIPE --backbone x", "--backbone goes with --data"),
+        (
+            "train --objective triplet --set objective.name=nt-xent",
+            "--objective triplet and --set objective.name=nt-xent both say objective.name",
+        ),
+        ("train --seed 0 --set seed=1", "--seed 0 and --set seed=1 both say seed: leave one"),
+        ("train --batch 8 --set training={}", "both say training.batch_size"),
+        ("train --resume RUN --set training.epochs=9", "starts from its weights with --init"),
+        ("data scenes --out OUT", "--out goes with --show"),
     ],
 )
 def test_what_would_be_ignored_is_refused(
@@ -62,7 +73,7 @@ def test_paths_of_a_table_that_match_no_photo(model: Path, photos: Path, tmp_pat
     table = tmp_path / "facts.csv"
     table.write_text("path,year\n000.png,2020\nPhotos/001.png,2021\n2.png,2022\n")
     given = ("index", model, photos, "--out", tmp_path / "index", "--metadata", table)
-    note = f"2 of 3 paths in {table} match no photo in {photos}, the first is 'Photos/001.png'"
+    note = f"2 of 3 paths in {table} match no photo in {photos}; the first is 'Photos/001.png'"
     done = here(*given)
     assert (done.returncode, done.stderr) == (0, f"{note}\n")
     assert json.loads(here(*given, "--json").stdout)["notes"] == [note]

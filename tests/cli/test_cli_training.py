@@ -205,7 +205,7 @@ def test_splits_that_nobody_has_named_are_announced(
     shared = ("--set", "training.batch_size=4", "--set", "training.epochs=1")
     made = here("data", "features", photos, "--backbone", backbone, "--out", features)
     assert made.returncode == 0, made.stderr
-    told = "no splits are named, so 10 % of the images are dev and 10 % test, chosen by their"
+    told = "no splits are named, so 10% of the images are dev and 10% test, chosen by their"
     given = ("--data", photos, "--set", f"data.features={features}", "--set", "model.width=16")
     trained = here("train", *given, *shared, "--out", run).stdout
     sizes = "photos: train 10 images / 20 captions, dev 1 image / 2 captions, test 1 image / 2 cap"
@@ -303,7 +303,7 @@ def test_what_goal_shows_is_called_no_loss(
 ) -> None:
     recipe = small_recipe(objective={"name": name}, training={"epochs": 1})
     train(recipe, out=tmp_path / "run", device="cpu", console=Console(width=1000))
-    assert ("GOAL has no loss, only a gradient: shown as loss" in capsys.readouterr().out) == said
+    assert ("GOAL has no loss, only a gradient: the loss shown" in capsys.readouterr().out) == said
 
 
 def test_problems_are_listed_and_stop_training(photos: Path, tmp_path: Path) -> None:

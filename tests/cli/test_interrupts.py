@@ -53,6 +53,19 @@ cli._run = interrupted
 cli.main()
 """
 
+WHILE_PYTHON_ENDS = """
+import os, signal, sys
+from gradspace.__main__ import main
+
+class Last:
+    def __del__(self, kill=os.kill, process=os.getpid(), number=signal.SIGINT):
+        kill(process, number)
+
+last = Last()
+sys.argv = ["gradspace", "--version"]
+main()
+"""
+
 
 def python(code: str) -> tuple[int, str, str]:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
@@ -81,6 +94,13 @@ def test_where_none_can_be_raised() -> None:
 def test_in_the_middle_of_an_exec() -> None:
     """After which Python would end itself by the signal."""
     assert python(IN_AN_EXEC) == (130, "", "")
+
+
+def test_while_python_ends() -> None:
+    """A command that has done its work ends as it would have."""
+    code, out, errors = python(WHILE_PYTHON_ENDS)
+    assert (code, errors) == (0, "")
+    assert out
 
 
 def test_while_a_command_works(monkeypatch: pytest.MonkeyPatch) -> None:

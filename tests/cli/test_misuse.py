@@ -35,7 +35,7 @@ from gradspace.runs.recipe import Recipe, load_recipe
         ("index run --margin 3", "a run keeps: gradspace train --set objective.margin=3"),
         ("trian", "no such command 'trian'. Did you mean 'train'"),
         ("analyse cocoa", "Did you mean 'cocos'"),
-        ("mine", "missing argument 'RUN'; gradspace mine --help shows what there is"),
+        ("mine", "missing argument 'RUN'; see gradspace mine --help"),
     ],
 )
 def test_misuse_is_one_sentence(typed: str, told: str) -> None:

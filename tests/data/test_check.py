@@ -61,8 +61,8 @@ def test_a_sound_dataset_is_described(tmp_path: Path) -> None:
     assert report.splits[1].feature_shape == (5,)
     text = str(report)
     assert "train: 4 images, 8 captions, features [5]" in text
-    assert "captions per image: 2 to 2, 2.0 on average" in text
-    assert "words per caption: 5 to 5, 5.0 on average" in text
+    assert "captions per image: 2\n" in text
+    assert "words per caption: 5\n" in text
     assert "no problems" in text
     assert check_dataset(open_dataset(folder)).splits[2].num_images == 1
 

@@ -43,7 +43,7 @@ def test_splits_by_shares(corpus: Path) -> None:
     dataset = open_dataset(corpus, dev_share=0.2, test_share=0.3)
     splits = dataset.splits
     assert "test 2 passages / " in dataset.description
-    assert "20 % of the passages are dev and 30 % test, chosen by their" in dataset.description
+    assert "20% of the passages are dev and 30% test, chosen by their" in dataset.description
     assert {name: len(split.image_names) for name, split in splits.items()} == {
         "train": 3,
         "dev": 1,

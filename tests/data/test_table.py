@@ -106,7 +106,7 @@ def test_splits_that_nobody_has_named_are_announced(folder: Path) -> None:
     [sizes, told] = dataset.description.split("; ")
     shown = [f"{name} {split.sizes}" for name, split in dataset.splits.items()]
     assert sizes == f"small: {', '.join(shown)}"
-    assert told.startswith("no splits are named, so 20 % of the images are dev and 10 % test, cho")
+    assert told.startswith("no splits are named, so 20% of the images are dev and 10% test, cho")
     assert dataset.splits["test"].announcement == f"test: {dataset.splits['test'].sizes}; {told}"
     assert f"\n  {told}\n" in str(check_dataset(folder, dev_share=0.2))
 

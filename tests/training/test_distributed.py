@@ -254,6 +254,7 @@ def test_train_stop_resume_and_evaluate(tmp_path: Path) -> None:
     assert code == 130, output
     assert errors.startswith("gradspace: stopped after")
     assert (errors.count("--resume"), errors.count("\n")) == (1, 1), "the first process says so"
+    assert errors.endswith(f"train --resume {run.folder} --processes 2\n")
     assert run.recipe().training.batch_size == 33
     assert run.recipe().training.chunk == 8
     assert 4 <= steps_saved(run) < 180

@@ -14,25 +14,25 @@ the interval.
   heavy tails, as in Student's t.
 * The null values are sums of both parts: p = (1 + number of |null| >= |observed|) / (1 + draws).
 * Many comparisons. `corrected` is p after Benjamini and Hochberg (1995). Of the differences called
-  real at `corrected` < 0.05, at most about 5 % are expected not to be.
+  real at `corrected` < 0.05, at most about 5% are expected not to be.
 * The interval comes from the same test: it holds all differences that the test would not reject at
   the level that results from the correction, 0.05 R/m if R of m differences are real (Benjamini and
   Yekutieli 2005). So it excludes 0 exactly if `corrected` < 0.05. For only two objectives it is the
-  95 % interval.
+  95% interval.
 
 With one seed each there is no seed part: p is then about these very models on other queries, not
 about their objectives. If one has a single seed, the spread of the other is used for both.
 
 Decisions, based on simulations. Relabelling the runs at random was tried for the seed part: with
-three runs each it is 20 % too wide in variance, and without subtracting m/N it counts the
-interaction twice. Its false alarm rate fell to 1 % where 5 % are allowed, and with three seeds it
+three runs each it is 20% too wide in variance, and without subtracting m/N it counts the
+interaction twice. Its false alarm rate fell to 1% where 5% are allowed, and with three seeds it
 missed 10 to 15 of 100 real differences that the present test finds. Subtracting m/N from s^2 before
-chi2 is drawn gave 8 % false alarms with two seeds.
+chi2 is drawn gave 8% false alarms with two seeds.
 
 The pooled s^2 assumes that objectives are equally sensitive to their seeds. If only one is, three
-seeds each still give at most 8 % false alarms, but two seeds of a wild objective against five of a
-calm one give 24 %, and one seed against five 50 %: train all with the same number of seeds. Welch's
-test repairs most of the 24 %, but has clearly less power with two or three seeds each.
+seeds each still give at most 8% false alarms, but two seeds of a wild objective against five of a
+calm one give 24%, and one seed against five 50%: train all with the same number of seeds. Welch's
+test repairs most of the 24%, but has clearly less power with two or three seeds each.
 """
 
 from __future__ import annotations

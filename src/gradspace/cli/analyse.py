@@ -70,7 +70,7 @@ def show_objectives(as_json: AsJson = False) -> None:
 @app.command()
 def diagram(
     names: Annotated[
-        list[str], typer.Argument(metavar="OBJECTIVE...", help="For example circle/sigmoid-ms.")
+        list[str], typer.Argument(metavar="OBJECTIVE", help="For example circle/sigmoid-ms.")
     ],
     out: Annotated[Path, typer.Option(help="Where to write; .png and .pdf are added.")] = Path(
         "diagram"
@@ -116,7 +116,7 @@ def count(
 
 @app.command("run")
 def run_analysis(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Trained runs.")],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Trained runs.")],
     epsilon: Epsilon = None,
     convention: CountedAs = None,
     device: Device = None,

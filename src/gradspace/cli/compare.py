@@ -45,6 +45,8 @@ def compare_command(
     Finished runs are kept: started again, it does only what is missing. Ctrl-C stops without loss.
     """
     if listed:
+        if recipe is not None:
+            raise ValueError("--list shows all built-in comparisons: leave the recipe out")
         return _print_builtin(as_json)
     if recipe is None:
         raise ValueError(
@@ -105,7 +107,8 @@ def _print_needs(plan: ComparisonPlan, as_json: bool) -> int:
         download = "[yellow]from the hub[/]"
         state = "[green]there[/]" if need.there else download if need.fetched else "[red]missing[/]"
         table.add_row(state, escape(need.what), "" if need.there else escape(need.about))
-    console.print(table)
+    if needs:
+        console.print(table)
     told = f"{len(missing)} of {len(needs)} missing" if missing else "nothing is missing"
     console.print(
         f"{told}; paths are relative to {Path.cwd()}", markup=False, highlight=False, soft_wrap=True

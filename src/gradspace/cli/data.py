@@ -64,7 +64,7 @@ def scenes(
     """Look at the built-in dataset: its captions, and with --show its pictures."""
     chosen = Scenes(split=split, num_images=num, seed=seed)
     if out is not None and not show:
-        raise ValueError("--out is of --show: give both to write a sheet of pictures")
+        raise ValueError("--out goes with --show: give both to write a sheet of pictures")
     if show:
         out = out or Path("scenes.png")
         with write_atomically(out, "wb") as file:

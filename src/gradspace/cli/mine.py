@@ -50,7 +50,7 @@ def mine_command(
     Interrupted, it goes on where it stopped when it is started again.
     """
     if audit and not source.is_dir():
-        raise ValueError("--audit is of a run, whose dataset has the captions: leave it out")
+        raise ValueError("--audit needs a run, whose dataset has the captions: leave it out")
     with process_group():
         found = mine(
             source,
@@ -135,7 +135,7 @@ def _looked_at(
 
 def _in_words(told: dict[str, Any], what: str) -> str:
     known = told.get("truly_relevant")
-    true = "" if known is None else f" ({known:.1%} truly relevant)"
+    true = "" if known is None else f" ({percent(known)} truly relevant)"
     return f"{told['number']} {what}{'' if told['number'] == 1 else 's'}{true}"
 
 
@@ -146,8 +146,8 @@ def _rates_table(rates: dict[str, dict[str, float]]) -> Table:
     table.add_column("ranks")
     for kind in rates:
         table.add_column(f"{kind} listed", justify="right")
-    ranks = dict.fromkeys(interval for part in rates.values() for interval in part)
-    for interval in ranks:
+    ranks = {interval for part in rates.values() for interval in part}
+    for interval in sorted(ranks, key=lambda ranks: [int(end) for end in ranks.split("-")]):
         cells = [percent(part[interval]) if interval in part else "" for part in rates.values()]
         table.add_row(interval, *cells)
     return table

@@ -27,7 +27,7 @@ def explain_misuse(error: Any, arguments: Sequence[str]) -> str:
         found = suggest(context.info_name, option, value, bool(error.possibilities))
         if found is not None:
             return f"no such option: {option}; {found}"
-    shown = f"; {context.command_path} --help shows what there is" if context else ""
+    shown = f"; see {context.command_path} --help" if context else ""
     return f"{told}{shown}"
 
 

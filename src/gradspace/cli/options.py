@@ -28,7 +28,7 @@ SplitName = Annotated[str, typer.Option("--split", help="train, dev or test.")]
 Runs = Annotated[
     list[Path],
     typer.Argument(
-        metavar="RUN...",
+        metavar="RUN",
         help="Folders of trained runs; or CLIP, SigLIP ... as they are, a folder or hub name.",
     ),
 ]

@@ -84,7 +84,7 @@ def _find(name: str, alike: float) -> tuple[str, Any] | None:
 
 
 def _paths() -> Iterator[tuple[str, Any]]:
-    """Every key with its type, those that are changed most first."""
+    """Every key with its type: those of all runs first, then those that most models have."""
     for table, kind in _tables().items():
         yield from ((f"{table}.{n}", field.annotation) for n, field in kind.model_fields.items())
     yield from _parameters()

@@ -23,7 +23,7 @@ def add_to(app: typer.Typer) -> None:
 def report(
     runs: Annotated[
         list[Path],
-        typer.Argument(metavar="RUNS...", help="Folders of comparisons, or of single runs."),
+        typer.Argument(metavar="RUN", help="Folders of comparisons, or of single runs."),
     ],
     out: Annotated[
         Path | None,

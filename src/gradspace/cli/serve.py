@@ -29,7 +29,7 @@ def add_to(app: typer.Typer) -> None:
 
 def serve(
     indexes: Annotated[
-        list[Path], typer.Argument(metavar="INDEX...", help="Folders of indexes, to compare too.")
+        list[Path], typer.Argument(metavar="INDEX", help="Folders of indexes, to compare too.")
     ],
     host: Annotated[
         str, typer.Option(help="Address to listen on; 0.0.0.0 lets other machines in.")
@@ -40,7 +40,8 @@ def serve(
         Path | None,
         typer.Option(
             metavar="RUN",
-            help="Another run on the same data that says why, as SCAN; by default the index's own.",
+            help="Another run on the same data, such as a SCAN, that explains the results; by "
+            "default the index's own.",
         ),
     ] = None,
     device: Device = None,

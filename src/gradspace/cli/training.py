@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping, Sequence
 
 import typer
 
@@ -10,6 +11,7 @@ from gradspace import processes
 from gradspace.cli import options
 from gradspace.cli.recipe_keys import describe_keys
 from gradspace.cli.shared import console, process_group, progress_bar
+from gradspace.comparison.recipe import overlap
 from gradspace.runs.recipe import load_recipe
 from gradspace.training.start import train
 
@@ -38,16 +40,18 @@ def train_command(
     if number is not None and number > 1 and processes.num_launched() == 1:
         raise typer.Exit(processes.launch(number, sys.argv[1:]))
     short = {
-        "model.name": model,
-        "data.source": data,
-        "objective.name": objective,
-        "training.batch_size": batch,
-        "training.chunk": chunk,
-        "seed": seed,
-        "offline.lists": offline_negatives,
-        "init": init,
+        "model.name": ("--model", model),
+        "data.source": ("--data", data),
+        "objective.name": ("--objective", objective),
+        "training.batch_size": ("--batch", batch),
+        "training.chunk": ("--chunk", chunk),
+        "seed": ("--seed", seed),
+        "offline.lists": ("--offline-negatives", offline_negatives),
+        "init": ("--init", init),
     }
-    changes = [*(f"{k}={v}" for k, v in short.items() if v is not None), *(overrides or [])]
+    given = {key: (option, value) for key, (option, value) in short.items() if value is not None}
+    _check_said_once(given, overrides or [])
+    changes = [*(f"{key}={value}" for key, (_, value) in given.items()), *(overrides or [])]
     stopped = None
     with process_group():
         new = recipe is not None or changes or resume is None
@@ -58,3 +62,14 @@ def train_command(
             stopped = error  # which all processes do together, and leave the group together
     if stopped is not None:
         raise stopped
+
+
+def _check_said_once(given: Mapping[str, tuple[str, object]], overrides: Sequence[str]) -> None:
+    """A ValueError where `--set` would win over an option in silence."""
+    for override in overrides:
+        name = override.partition("=")[0].strip()
+        for key, (option, value) in given.items():
+            if overlap(name, key):
+                raise ValueError(
+                    f"{option} {value} and --set {override} both say {key}: leave one of them out"
+                )

@@ -36,7 +36,7 @@ Tables = dict[str, Any]
 """Part of a training recipe: tables by name."""
 PARTS = ("data", "model", "objective", "training", "finetune", "offline")
 NAMED = {
-    "seed": "seeds are the columns of a comparison: use --seeds, or --only seed=LABEL",
+    "seed": "seeds tell the runs of a cell apart: use --seeds, or --only seed=NUMBER",
     "data.source": "datasets go by their names in [datasets]: use --data, or add one to the recipe",
     "model.name": "models go by their names in [models]: use --only model=LABEL, or add one",
     "objective.name": (

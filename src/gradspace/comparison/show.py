@@ -21,7 +21,7 @@ def show_findings(
         console.print(COCOS_SPREAD, markup=False, highlight=False)
     for table in findings.tables:
         console.print(*as_rich(table, console.width), sep="\n")
-    if findings.verdicts:
+    if findings.verdicts and console.is_terminal:  # nothing else shows what is bold
         console.print("[bold]bold[/] best, [underline]underlined[/] not told apart from it")
     for sentence in findings.verdicts:
         console.print(f"- {sentence}", highlight=False, markup=False)

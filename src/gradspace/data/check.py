@@ -30,6 +30,8 @@ class Spread:
     most: int
 
     def __str__(self) -> str:
+        if self.least == self.most:
+            return str(self.most)
         return f"{self.least} to {self.most}, {self.mean:.1f} on average"
 
 

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from gradspace.commands import EXAMPLE_MODEL, command
 from gradspace.data.dataset import Dataset, Features
 from gradspace.data.feature_files import read_features, slice_features
+from gradspace.data.image_files import image_endings
 from gradspace.data.problems import broken_items, structural_problems, without
 from gradspace.data.readers import READERS, Reader
 from gradspace.parameters import checked, parameters_of
 from gradspace.plugins import load_installed
 from gradspace.progress import Progress
-from gradspace.wording import counted
+from gradspace.wording import counted, typed
+
+LOOKED_AT = 1000
+"""Files of a folder in no known layout."""
 
 
 def open_dataset(
@@ -131,7 +137,19 @@ def _find_reader(
     built_in = ", ".join(repr(r.name) for r in READERS.values() if not r.recognises)
     layouts = "; ".join(reader.looks_for for reader in READERS.values() if reader.recognises)
     known = "is in no known layout" if path.exists() else "does not exist"
-    raise ValueError(f"{path.absolute()} {known}: give {built_in}, or a path to one of: {layouts}")
+    raise ValueError(
+        f"{typed(path.absolute())} {known}: give {built_in}, or a path to one of: {layouts}"
+        f"{_way_of_photos(path)}"
+    )
+
+
+def _way_of_photos(path: Path) -> str:
+    """What to do with a folder of photos that nobody has described; nothing for other paths."""
+    first = islice(path.rglob("*"), LOOKED_AT) if path.is_dir() else ()
+    if not any(file.suffix.lower() in image_endings() for file in first):
+        return ""
+    searched = command("index", EXAMPLE_MODEL, path, "--out", "index")
+    return f"; photos without captions can be searched: `{searched}`"
 
 
 def reader_of_name(source: str | Path) -> Reader | None:

@@ -22,7 +22,7 @@ from gradspace.indexes.contract import Item
 from gradspace.indexes.where import Value
 from gradspace.runs.data import open_recipe
 from gradspace.runs.recipe_tables import DataRecipe
-from gradspace.wording import counted
+from gradspace.wording import counted, typed
 
 MOST_LISTED = 200
 """Characters of a caption that serve as its key; of a longer one the beginning and a digest."""
@@ -89,10 +89,10 @@ def photo_folder(folder: Path, metadata: Path | str | None = None) -> Collection
     known = _read_metadata(Path(metadata)) if metadata else {}
     files = dict(_image_files(folder))
     if not files:
-        raise ValueError(f"there are no image files in {folder}, nor in the folders in it")
-    if known and not known.keys() & files.keys():
+        raise ValueError(f"there are no image files in {typed(folder)}, nor in the folders in it")
+    if metadata and not known.keys() & files.keys():
         raise ValueError(
-            f"no path in {metadata} is that of a photo in {folder}, the first is "
+            f"no path in {typed(metadata)} is that of a photo in {typed(folder)}; the first is "
             f"{next(iter(known))!r}: paths are from that folder on"
         )
     names = sorted(name for name in files if is_text(name))
@@ -116,8 +116,8 @@ def _unmatched(
         return []
     match = "matches" if len(without) == 1 else "match"
     return [
-        f"{len(without)} of {counted(len(known), 'path')} in {table} {match} no photo in {folder}, "
-        f"the first is {without[0]!r}"
+        f"{len(without)} of {counted(len(known), 'path')} in {typed(table)} {match} no photo in "
+        f"{typed(folder)}; the first is {without[0]!r}"
     ]
 
 

@@ -57,6 +57,6 @@ def _split(url: str, ours: tuple[str, ...]) -> tuple[str, dict[str, int]]:
             options[name] = int(value)
         else:
             raise ValueError(
-                f"the options {', '.join(ours)} are whole numbers, as hnsw=1; got {option}"
+                f"the options {', '.join(ours)} are whole numbers, such as hnsw=1; got {option}"
             )
     return f"{address}?{'&'.join(others)}" if others else address, options

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from gradspace.commands import command
+from gradspace.commands import EXAMPLE_MODEL, command
 from gradspace.files import check_out_folder, write_atomically
 from gradspace.indexes.collection import Collection, identity, open_collection
 from gradspace.indexes.contract import Engine, Hit, Kind
@@ -28,7 +28,6 @@ from gradspace.indexes.engines import absolute_address, open_engine
 from gradspace.indexes.local import LocalEngine
 from gradspace.indexes.thumbnails import Thumbnails, small
 from gradspace.indexes.where import Condition, check_fields
-from gradspace.runs.embed import EXAMPLE_MODEL
 from gradspace.runs.folder import Run
 from gradspace.runs.system import System, is_pretrained
 from gradspace.wording import typed

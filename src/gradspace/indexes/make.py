@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gradspace.commands import command
+from gradspace.commands import EXAMPLE_MODEL, command
 from gradspace.data.open import is_dataset
 from gradspace.indexes.approximate import IndexKind
 from gradspace.indexes.build import IndexUpdate, update_index
@@ -17,10 +17,10 @@ from gradspace.indexes.index import Index, create_index
 from gradspace.indexes.local import LocalEngine
 from gradspace.progress import Show, silently
 from gradspace.runs.data import run_data
-from gradspace.runs.embed import EXAMPLE_MODEL
 from gradspace.runs.folder import Run
 from gradspace.runs.model import LoadedModel, as_model
 from gradspace.runs.system import is_pretrained
+from gradspace.wording import typed
 
 
 @dataclass(frozen=True)
@@ -99,8 +99,8 @@ def _check_model(model: Path, source: str | Path | None, out: str | Path) -> Non
         and not Run(model).recipe_file.is_file()
     ):
         raise ValueError(
-            f"{model} is neither a run nor CLIP, SigLIP ...: a model comes before what it is to "
-            f"index, `{command('index', EXAMPLE_MODEL, model, '--out', out)}`"
+            f"{typed(model)} is neither a run nor CLIP, SigLIP ...: the model comes before what it "
+            f"is to index, `{command('index', EXAMPLE_MODEL, model, '--out', out)}`"
         )
 
 
@@ -130,15 +130,21 @@ def _collection(
         raise ValueError("--metadata is for a folder of photos")
     if source is None:
         if is_pretrained(model):
-            raise ValueError(f"{model} is no run with a dataset of its own: say what to index")
+            raise ValueError(f"{typed(model)} has no dataset of its own: say what to index")
         return dataset_split(run_data(model, None, features), split or "test", model)
     place = Path(source)
     captions = place.is_file() and place.suffix == ".txt"
     if not captions and metadata is None and is_dataset(source):
         return dataset_split(run_data(model, source, features), split or "test", model)
     if split or features:
-        option, what = "--split" if split else "--features", "captions" if captions else "photos"
-        raise ValueError(f"{option} is of a dataset, and {source} is {what}: leave it out")
+        option = "--split" if split else "--features"
+        what = "a file of captions" if captions else "a folder of photos"
+        raise ValueError(f"{option} is for datasets, and {typed(source)} is {what}: leave it out")
     if captions:
         return caption_file(place)
+    if not place.exists():
+        raise ValueError(
+            f"{typed(place)} does not exist: expected a folder of photos, a text file with a "
+            "caption a line, or a dataset"
+        )
     return photo_folder(place, None if metadata is None else Path(metadata))

@@ -61,8 +61,8 @@ def parse_condition(text: str) -> Condition:
     match = _PATTERN.fullmatch(text)
     if match is None:
         raise ValueError(
-            f"a condition is a field, one of {' '.join(COMPARISONS)}, and a value, as year>=2020; "
-            f"got {text!r}"
+            f"a condition is a field, one of {' '.join(COMPARISONS)}, and a value, such as "
+            f"year>=2020; got {text!r}"
         )
     return Condition(*match.groups())
 

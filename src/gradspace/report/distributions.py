@@ -93,7 +93,7 @@ def _bars_of_all(
             places = middles + (number - (len(shares) - 1) / 2) * width
             _draw_bars(axes, places, values, 0.9 * width, looks[objective].role)
         _finish_bars(axes, shares, ranks)
-        first = [f"{name} {v.mean(0)[0]:.1f} %" for name, v in shares.items()]
+        first = [f"{name} {v.mean(0)[0]:.1f}%" for name, v in shares.items()]
         told = f"Share of pairs by cross-retrieval rank. At rank 1: {', '.join(first)}."
         return Plot("", drawer.svg(axes, told))
 
@@ -111,7 +111,7 @@ def _bars_one_each(
             _finish_bars(axes, shares, ranks)
             axes.tick_params(axis="x", labelrotation=45, labelsize=8)
             axes.set_xlabel("")
-            told = f"{values.mean(0)[0]:.1f} % at rank 1, {of_all[0]:.1f} % in the mean of all"
+            told = f"{values.mean(0)[0]:.1f}% at rank 1, {of_all[0]:.1f}% in the mean of all"
             svg = drawer.svg(axes, f"Share of pairs by cross-retrieval rank, {objective}: {told}.")
             plots.append(Plot(objective, svg, objective))
     return plots

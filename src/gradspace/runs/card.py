@@ -117,7 +117,7 @@ def _results(run: Run, found: RunResults | None) -> Iterator[str]:
     else:
         best = None
         yield (
-            f"On {found.split} of {found.dataset}, in percent, with the 95 % intervals of other "
+            f"On {found.split} of {found.dataset}, in percent, with the 95% intervals of other "
             "images: a bootstrap over the images."
         )
     yield ""

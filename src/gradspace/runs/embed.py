@@ -8,11 +8,9 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from gradspace.commands import EXAMPLE_MODEL
 from gradspace.data.inputs import PassageReading, PictureReading
 from gradspace.runs.system import System
-
-EXAMPLE_MODEL = "openai/clip-vit-base-patch32"
-"""Reads pictures of one's own without any training."""
 
 
 @torch.inference_mode()

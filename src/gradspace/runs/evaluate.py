@@ -145,9 +145,9 @@ def _check_stages(
     if propose and rerank:
         raise ValueError("give --propose or --rerank, not both: the run proposes for itself")
     if top is not None and not propose:
-        raise ValueError("--top is of --propose: give the run that proposes, or leave it out")
+        raise ValueError("--top goes with --propose: give the run that proposes, or leave it out")
     if proposal_weight is not None and not rerank:
-        raise ValueError("--proposal-weight is of --rerank: give both, or leave it out")
+        raise ValueError("--proposal-weight goes with --rerank: give both, or leave it out")
 
 
 def _represent(
@@ -176,7 +176,7 @@ def _proposed(
     scorer, *others, proposer = members
     if others or not isinstance(scorer, Parts):
         raise ValueError(
-            "--propose is for one run that scores pairs, as scan and bfan do; "
+            "--propose is for one run that scores pairs, such as scan or bfan; "
             + (f"got {len(models) - 1}" if others else f"{models[0].source} embeds")
         )
     if not isinstance(proposer, Embeddings):
@@ -189,7 +189,7 @@ def _own_proposals(members: list[Represented], models: list[LoadedModel]) -> Emb
     if others or not isinstance(found, Embeddings):
         first = f"{models[0].source} has no embeddings: --propose"
         raise ValueError(
-            "--rerank is for one run that embeds and scores pairs, as fusion does; "
+            "--rerank is for one run that embeds and scores pairs, such as fusion; "
             + (f"got {len(members)} runs" if others else first)
         )
     return found

@@ -140,8 +140,8 @@ def check_free(folder: Path) -> None:
     """
     if Run(folder).has_begun:
         raise ValueError(
-            f"{folder} holds a run already: go on with --resume {typed(folder)}, delete it, or "
-            "choose another --out"
+            f"{typed(folder)} holds a run already: go on with --resume {typed(folder)}, delete "
+            "it, or choose another --out"
         )
     refused = (folder / "environment.json").is_file()
     check_out_folder(folder, "a run", BEFORE_TRAINING if refused else ())
@@ -194,7 +194,7 @@ def open_run(folder: Path) -> Run:
     run = Run(folder)
     check_is_folder(folder, "the folder of a run")
     if not run.recipe_file.is_file():
-        raise ValueError(f"{folder} is not a run: it has no recipe.toml")
+        raise ValueError(f"{typed(folder)} is not a run: it has no recipe.toml")
     return run
 
 

@@ -99,7 +99,9 @@ def _place_for_lists(source: Path, out: str | Path | None) -> Path:
 def _check_stages(propose: str | Path | None, proposals: int | None, approximate: bool) -> None:
     """A ValueError for what would be ignored."""
     if propose is None and proposals is not None:
-        raise ValueError("--proposals is of --propose: give the run that proposes, or leave it out")
+        raise ValueError(
+            "--proposals goes with --propose: give the run that proposes, or leave it out"
+        )
     if propose is not None and approximate:
         raise ValueError("give --propose or --approximate, not both: each finds in its own way")
 
@@ -108,7 +110,7 @@ def _checked(
     proposer: Represented, found: Represented, propose: str | Path
 ) -> tuple[Embeddings, Parts]:
     if not isinstance(found, Parts):
-        raise ValueError("--propose is for a run that scores pairs, as scan and bfan do")
+        raise ValueError("--propose is for a run that scores pairs, such as scan or bfan")
     if not isinstance(proposer, Embeddings):
         raise ValueError(f"--propose needs a run that embeds, and {propose} scores pairs")
     return proposer, found

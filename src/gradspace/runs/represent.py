@@ -115,7 +115,7 @@ def rerank_split(
     if not isinstance(system.model, Reranker):
         raise ValueError(
             f"{system.model.name} embeds and scores no pairs: re-ranking needs a model that does "
-            "both, as fusion"
+            "both, such as fusion"
         )
     parts = _parts_of_split(system, system.model, split, None, store or system.device)
     weight = system.model.proposal_weight if proposal_weight is None else proposal_weight

@@ -15,16 +15,23 @@ from rich.progress import (
     Task,
     TextColumn,
 )
+from rich.table import Column
 from rich.text import Text
 
 from gradspace.metrics import RetrievalReport
+
+ROOMY = 100
+"""Columns of a terminal that has room for the speed as well."""
 
 
 class Elapsed(ProgressColumn):
     """The time since training began; rich's own column stops at the first bar that is full."""
 
+    def __init__(self) -> None:
+        super().__init__(Column(no_wrap=True))  # where room is short the bar gives way, not this
+
     def render(self, task: Task) -> Text:
-        return Text(str(timedelta(seconds=int(task.elapsed or 0))), style="progress.elapsed")
+        return Text(_clock(task.elapsed or 0), style="progress.elapsed")
 
 
 class Monitor:
@@ -89,11 +96,13 @@ class Monitor:
         self._pairs += num_pairs
         seconds = time.monotonic() - self._started
         left = seconds / self._batches_done * self._batches_left
+        roomy = self.console is not None and self.console.width >= ROOMY
+        speed = f"  {self._pairs / seconds:,.0f} pairs/s" if roomy else ""
         self._bar.update(
             self._task,
             advance=1,
-            values=f"loss {loss:.3f}{self.recall}  {self._pairs / seconds:,.0f} pairs/s",
-            left=f"{int(left // 60)}:{int(left % 60):02d}",
+            values=f"loss {loss:.3f}{self.recall}{speed}",
+            left=_clock(left),
         )
 
     def epoch_done(self, epoch: int, loss: float, report: RetrievalReport | None) -> None:
@@ -105,6 +114,10 @@ class Monitor:
             self.recall = f"  R@1 {i2t[1]:.1f} | {t2i[1]:.1f}"
             line += _on_dev(report)
         self.console.print(line, markup=False, highlight=False)
+
+
+def _clock(seconds: float) -> str:
+    return str(timedelta(seconds=int(seconds)))
 
 
 def _on_dev(report: RetrievalReport) -> str:

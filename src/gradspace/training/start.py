@@ -55,7 +55,10 @@ def train(
         >>> gs.evaluate(run.folder)  # doctest: +SKIP
     """
     if resume is not None and (recipe is not None or out is not None):
-        raise ValueError("--resume takes everything from the run: leave the other options out")
+        raise ValueError(
+            "--resume takes everything from the run: leave the other options out; with other "
+            "settings, a new run starts from its weights with --init"
+        )
     chosen = processes.choose_device(device)
     if resume is not None:
         run = open_run(Path(resume))
@@ -110,7 +113,7 @@ def _train(
     if note := build_objective(recipe).value_note:
         _tell(say, note)
     end = stages(recipe)[-1].end
-    again = f"go on with {command('train', '--resume', run.folder)}"
+    again = f"go on with {_resuming(run)}"
     try:
         with Monitor(console, end) as monitor:
             state = train_run(recipe, dataset, system, run, monitor, track)
@@ -132,6 +135,13 @@ def _train(
             f"from its best weights: {command('train', run.recipe_file, '--init', run.folder)}",
         )
     _tell(say, f"done: {command('evaluate', run.folder)}")
+
+
+def _resuming(run: Run) -> str:
+    """The command that goes on with a run, by as many processes as there are now."""
+    number = processes.num_launched()
+    shared = ("--processes", str(number)) if number > 1 else ()
+    return command("train", "--resume", run.folder, *shared)
 
 
 def _tell(console: Console, sentence: str) -> None:

@@ -176,7 +176,7 @@ def split_files(folder: Path) -> Splits:
 def how_drawn(what: str, dev: float, test: float) -> str:
     """Say what `shares` does."""
     return (
-        f"no splits are named, so {100 * dev:g} % of the {what} are dev and {100 * test:g} % test, "
+        f"no splits are named, so {100 * dev:g}% of the {what} are dev and {100 * test:g}% test, "
         "chosen by their names (train.txt, dev.txt and test.txt choose otherwise)"
     )
 
