@@ -47,7 +47,10 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
         ),
         ("train --seed 0 --set seed=1", "--seed 0 and --set seed=1 both say seed: leave one"),
         ("train --batch 8 --set training={}", "both say training.batch_size"),
-        ("train --resume RUN --set training.epochs=9", "starts from its weights with --init"),
+        (
+            "train --resume RUN --set training.epochs=9",
+            "start a new run from its weights with --init",
+        ),
         ("data scenes --out OUT", "--out goes with --show"),
     ],
 )

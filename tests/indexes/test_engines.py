@@ -350,7 +350,7 @@ def test_engines_are_named_by_their_urls(monkeypatch: pytest.MonkeyPatch) -> Non
             ValueError, match="an engine is postgresql://user@host/database, milvus"
         ):
             open_engine(url, "photos", WIDTH)
-    with pytest.raises(ValueError, match="are whole numbers, as hnsw=1; got hnsw=yes"):
+    with pytest.raises(ValueError, match="are whole numbers, such as hnsw=1; got hnsw=yes"):
         open_engine("postgresql://host/db?hnsw=yes", "photos", WIDTH)
     address = "postgresql:///db?host=%2Ftmp&options=-c%20jit%3Doff"
     assert _split(f"{address}&hnsw=1", ("hnsw",)) == (address, {"hnsw": 1})

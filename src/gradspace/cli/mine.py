@@ -147,7 +147,7 @@ def _rates_table(rates: dict[str, dict[str, float]]) -> Table:
     for kind in rates:
         table.add_column(f"{kind} listed", justify="right")
     ranks = {interval for part in rates.values() for interval in part}
-    for interval in sorted(ranks, key=lambda ranks: [int(end) for end in ranks.split("-")]):
+    for interval in sorted(ranks, key=lambda ends: [int(end) for end in ends.split("-")]):
         cells = [percent(part[interval]) if interval in part else "" for part in rates.values()]
         table.add_row(interval, *cells)
     return table

@@ -56,8 +56,8 @@ def train(
     """
     if resume is not None and (recipe is not None or out is not None):
         raise ValueError(
-            "--resume takes everything from the run: leave the other options out; with other "
-            "settings, a new run starts from its weights with --init"
+            "--resume takes everything from the run: leave the other options out; to train "
+            "with other settings, start a new run from its weights with --init"
         )
     chosen = processes.choose_device(device)
     if resume is not None:
