@@ -82,6 +82,10 @@ def read_dataset(
     """
     reader, places = _find_reader(source, images)
     dataset = reader.open(*places, **checked(reader.name, parameters_of(reader.open), options))
+    if dataset.stream is not None:
+        if features is not None:
+            raise ValueError("a stream has pictures that are read as they come: leave features out")
+        return dataset
     if not dataset.splits:
         raise ValueError(f"{source} has no images at all")
     if not any(split.captions for split in dataset.splits.values()):
@@ -145,8 +149,12 @@ def reader_of_name(source: str | Path) -> Reader | None:
 
 
 def _readers_of(path: Path) -> list[Reader]:
-    on_disk = READERS.values() if path.exists() else ()
-    return [reader for reader in on_disk if reader.recognises and reader.recognises(path)]
+    exists = path.exists()
+    return [
+        reader
+        for reader in READERS.values()
+        if reader.recognises and (exists or reader.elsewhere) and reader.recognises(path)
+    ]
 
 
 def _with(dataset: Dataset, features: Mapping[str, Features]) -> Dataset:

@@ -46,6 +46,7 @@ BEFORE_TRAINING = (
     "text-encoder",
     "pretrained",
     "offline.safetensors",
+    "shards.json",
     "events.out.tfevents",
 )
 """What is in the folder of a run before its first step."""

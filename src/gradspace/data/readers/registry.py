@@ -25,6 +25,8 @@ class Reader:
     open: Callable[..., Dataset]
     recognises: Callable[[Path], bool] | None
     looks_for: str
+    elsewhere: bool = False
+    """Is `recognises` also asked about what is no file and no folder, such as a glob?"""
 
     @property
     def summary(self) -> str:
@@ -35,7 +37,11 @@ READERS: dict[str, Reader] = {}
 
 
 def reader(
-    name: str, *, recognises: Callable[[Path], bool] | None = None, looks_for: str = ""
+    name: str,
+    *,
+    recognises: Callable[[Path], bool] | None = None,
+    looks_for: str = "",
+    elsewhere: bool = False,
 ) -> Callable[[Open], Open]:
     """Register `open` as the reader of layout `name`.
 
@@ -46,7 +52,7 @@ def reader(
 
     def register(open: Open) -> Open:
         admit(name, open, READERS[name].open if name in READERS else None)
-        made = Reader(name, open, recognises, looks_for)
+        made = Reader(name, open, recognises, looks_for, elsewhere)
         if not made.summary:
             raise ValueError(f"{name!r} needs a docstring: its first line is shown to users")
         if bool(recognises) != bool(looks_for):
