@@ -18,7 +18,7 @@ from gradspace.runs.recipe import Recipe
 from gradspace.runs.system import System
 from gradspace.training.second_round import Mined, is_due, open_mined
 from gradspace.training.state import TrainingState
-from gradspace.training.streamed import hold_shards
+from gradspace.training.streamed import check_shards, note_shards
 
 
 class BatchSource:
@@ -61,13 +61,14 @@ class BatchSource:
     def go_on(self, state: TrainingState) -> None:
         """Find the place in a stream where training begins or goes on."""
         if self.stream is not None:
-            hold_shards(self.run, self.stream.shards)
+            check_shards(self.run, self.stream.shards)
             self.stream.marks[:] = [Bookmark(*state.bookmark)]
 
     def bookmark(self, state: TrainingState) -> Bookmark:
-        """What has to be known to find the next batch of a stream."""
+        """What a checkpoint has to know to find the next batch of a stream in the same shards."""
         if self.stream is None:
             return Bookmark()
+        note_shards(self.run, self.stream.shards)
         return self.stream.bookmark(self.recipe.training.batch_size, state.epoch, state.batch)
 
     def batches(self, epoch: int, start_batch: int) -> Loader[Batch] | StreamBatches:

@@ -13,6 +13,7 @@ import tarfile
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
 from typing import IO, Any
@@ -52,6 +53,12 @@ class ShardIndex:
 
     def __len__(self) -> int:
         return len(self.names)
+
+    @cached_property
+    def content(self) -> str:
+        """Short, and another one where names or places are others."""
+        names = "\0".join(self.names).encode()
+        return blake2b(self.places.tobytes() + names, digest_size=8).hexdigest()
 
     def named(self, number: int) -> str:
         """A sample as users know it: `train-000.tar/0001.jpg`."""

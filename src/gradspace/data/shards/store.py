@@ -25,6 +25,8 @@ class Shards:
         self.paths = tuple(paths)
         self.sizes = tuple(_size(path) for path in paths)
         self.files = ShardFiles()
+        self.contents: dict[int, str] = {}
+        """What identifies the content of every shard that was read."""
         self._known: dict[int, ShardIndex] = {}
 
     def __len__(self) -> int:
@@ -38,7 +40,8 @@ class Shards:
         known = self._known.get(shard)
         if known is None:
             known = shard_index(self.paths[shard])
-            if known.num_bytes != self.sizes[shard]:
+            content = self.contents.setdefault(shard, known.content)
+            if (known.num_bytes, known.content) != (self.sizes[shard], content):
                 raise LostShard(f"the shard {known.path} has changed while it was in use")
             if len(self._known) >= MOST_KNOWN:
                 self._known.clear()
