@@ -41,7 +41,7 @@ def open_dataset(
         >>> open_dataset("scenes", num_train=100).splits["train"].image_names[7]
         'train-000007'
     """
-    dataset = read_dataset(source, images, features, options)
+    dataset = read_dataset(source, images, features, options, progress)
     problems = structural_problems(dataset)
     if skip_broken:
         dataset = without(dataset, problems)
@@ -74,6 +74,7 @@ def read_dataset(
     images: str | Path | None,
     features: str | Path | None,
     options: Mapping[str, Any],
+    progress: Progress | None = None,
 ) -> Dataset:
     """The dataset as it lies on disk, with whatever is wrong with its items.
 
@@ -81,7 +82,9 @@ def read_dataset(
     written for the items that are left in the end.
     """
     reader, places = _find_reader(source, images)
-    dataset = reader.open(*places, **checked(reader.name, parameters_of(reader.open), options))
+    chosen = checked(reader.name, parameters_of(reader.open), options)
+    shown = {"progress": progress} if reader.shows_progress else {}
+    dataset = reader.open(*places, **shown, **chosen)
     if dataset.stream is not None:
         if features is not None:
             raise ValueError("a stream has pictures that are read as they come: leave features out")

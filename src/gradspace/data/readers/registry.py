@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,10 @@ class Reader:
     """Is `recognises` also asked about what is no file and no folder, such as a glob?"""
 
     @property
+    def shows_progress(self) -> bool:
+        return "progress" in inspect.signature(self.open).parameters
+
+    @property
     def summary(self) -> str:
         return (self.open.__doc__ or "").strip().partition("\n")[0]
 
@@ -47,7 +52,8 @@ def reader(
 
     `open` may leave items with problems in the dataset: `problems.py` finds them for everybody.
     Its parameters with a default are the options that `open_dataset` takes for this layout, and
-    `looks_for` completes the sentence "a dataset is ..." for paths that no reader recognises.
+    `looks_for` completes the sentence "a dataset is ..." for paths that no reader recognises. One
+    that takes long has a keyword `progress` without a default, and calls it where it is given.
     """
 
     def register(open: Open) -> Open:

@@ -7,7 +7,7 @@ shards. Without any of that, pictures are divided by shares, as in `table.py`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
@@ -18,12 +18,13 @@ from pydantic import PositiveInt
 from gradspace.data.dataset import Dataset, Problem, Split, make_split
 from gradspace.data.image_files import StoredImages
 from gradspace.data.readers.registry import reader
-from gradspace.data.readers.table import Fraction, how_drawn, shares
-from gradspace.data.shards.patterns import by_split, find_shards, is_pattern
+from gradspace.data.shards.patterns import is_pattern, shards_by_split
 from gradspace.data.shards.reading import UnusableSample
 from gradspace.data.shards.store import Shards
 from gradspace.data.shards.stream import ShardStream
+from gradspace.data.shares import Fraction, how_drawn, shares
 from gradspace.parameters import Flag
+from gradspace.progress import Progress
 
 Place = tuple[int, int]
 """A shard and the number of a sample in it."""
@@ -45,6 +46,7 @@ def open_webdataset(
     path: Path,
     images: Path | None,
     *,
+    progress: Progress | None,
     dev: str = "",
     test: str = "",
     dev_share: Fraction = 0.1,
@@ -58,7 +60,7 @@ def open_webdataset(
     """WebDataset's tar shards: pictures with .txt or .json beside them, under one name."""
     if images is not None:
         raise ValueError(f"{path} has its own images: leave images out")
-    found = _shards(path, {"dev": dev, "test": test})
+    found = shards_by_split(path, {"dev": dev, "test": test})
     name = path.resolve().name if path.is_dir() else path.name.partition(".")[0]
     streamed = None
     if stream:
@@ -70,34 +72,30 @@ def open_webdataset(
         streamed = ShardStream(
             Shards(train), epoch_samples, buffer, shards_at_once, vocabulary_samples
         )
-    splits, problems = _splits(found, dev_share, test_share)
+    splits, problems = _splits(found, dev_share, test_share, progress)
     return Dataset(name, splits, problems, streamed)
 
 
-def _shards(path: Path, named: Mapping[str, str]) -> dict[str, list[Path]]:
-    """Shards by split; those that options name belong to no other split."""
-    given = {
-        split: find_shards(Path(pattern).expanduser())
-        for split, pattern in named.items()
-        if pattern
-    }
-    taken = {shard.resolve() for shards in given.values() for shard in shards}
-    rest = [shard for shard in find_shards(path) if shard.resolve() not in taken]
-    found = by_split(rest, path)
-    if given and "" in found:
-        found["train"] = found.pop("")
-    return {**found, **given}
-
-
 def _splits(
-    found: Mapping[str, Sequence[Path]], dev_share: float, test_share: float
+    found: Mapping[str, Sequence[Path]],
+    dev_share: float,
+    test_share: float,
+    progress: Progress | None,
 ) -> tuple[dict[str, Split], tuple[Problem, ...]]:
     problems: list[Problem] = []
     splits: dict[str, Split] = {}
+    done, total = 0, sum(map(len, found.values()))
+
+    def read_one() -> None:
+        nonlocal done
+        done += 1
+        if progress:
+            progress(done, total)
+
     for split in ("train", "dev", "test", ""):
         if split not in found:
             continue
-        store, captions = _read(Shards(found[split]), split, problems)
+        store, captions = _read(Shards(found[split]), split, problems, read_one)
         if split:
             splits[split] = _make_split(split, list(captions), captions, store)
         else:
@@ -115,7 +113,7 @@ def _make_split(
 
 
 def _read(
-    shards: Shards, split: str, problems: list[Problem]
+    shards: Shards, split: str, problems: list[Problem], read_one: Callable[[], None]
 ) -> tuple[SampleStore, dict[str, list[str]]]:
     """Where the pictures are, and their captions, by name."""
     places: dict[str, Place] = {}
@@ -134,6 +132,7 @@ def _read(
                 problems.append(Problem("duplicate key", split, name, "in shards of equal names"))
                 continue
             places[name], captions[name] = (shard, number), texts
+        read_one()
     return SampleStore(shards.paths[0].parent, shards, places), captions
 
 

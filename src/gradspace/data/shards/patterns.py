@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 NAMED_SPLITS = {
@@ -71,7 +71,27 @@ def _globbed(pattern: str) -> list[str]:
     return sorted(glob.glob(pattern)) if any(mark in pattern for mark in "*?[") else []
 
 
-def by_split(shards: Sequence[Path], source: Path) -> dict[str, list[Path]]:
+def shards_by_split(
+    path: Path, named: Mapping[str, str], ending: str = ".tar"
+) -> dict[str, list[Path]]:
+    """Shards by split, or all under "" where nothing says what they are for.
+
+    Those that `named` has patterns for, by split, belong to no other one.
+    """
+    given = {
+        split: find_shards(Path(pattern).expanduser(), ending)
+        for split, pattern in named.items()
+        if pattern
+    }
+    taken = {shard.resolve() for shards in given.values() for shard in shards}
+    rest = [shard for shard in find_shards(path, ending) if shard.resolve() not in taken]
+    found = _by_name(rest, path)
+    if given and "" in found:
+        found["train"] = found.pop("")
+    return {**found, **given}
+
+
+def _by_name(shards: Sequence[Path], source: Path) -> dict[str, list[Path]]:
     """Shards by the split that their names begin with; all under "" where no name does."""
     found: dict[str, list[Path]] = {}
     for shard in shards:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +98,7 @@ def parse_captions(data: bytes, kind: str) -> list[str]:
     """The captions in a .txt, one a line, or in a .json."""
     try:
         text = data.decode("utf-8-sig")
-        found = text.split("\n") if kind == "txt" else _in_json(json.loads(text))
+        found = text.split("\n") if kind == "txt" else captions_in(json.loads(text))
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
         raise UnusableSample(f"its .{kind} cannot be read: {error}") from None
     captions = [caption.strip() for caption in found if caption.strip()]
@@ -108,7 +107,8 @@ def parse_captions(data: bytes, kind: str) -> list[str]:
     return captions
 
 
-def _in_json(value: Any) -> Sequence[str]:
+def captions_in(value: Any) -> list[str]:
+    """The texts in a value: one, a list of them, of sentences, or an object with a usual field."""
     if isinstance(value, dict):
         fields = (value[name] for name in CAPTION_FIELDS if value.get(name))
         value = next(fields, None)
