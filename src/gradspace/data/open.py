@@ -41,6 +41,25 @@ def open_dataset(
         >>> open_dataset("scenes", num_train=100).splits["train"].image_names[7]
         'train-000007'
     """
+    dataset = open_items(
+        source, images, features, skip_broken=skip_broken, progress=progress, options=options
+    )
+    return add_features_folder(dataset, features)
+
+
+def open_items(
+    source: str | Path,
+    images: str | Path | None,
+    features: str | Path | None,
+    *,
+    skip_broken: bool = False,
+    progress: Progress | None = None,
+    options: Mapping[str, Any],
+) -> Dataset:
+    """The items of a dataset that can be used; features in a folder may still have to be written.
+
+    With such a folder, which has to exist, there need be no images.
+    """
     dataset = read_dataset(source, images, features, options, progress)
     problems = structural_problems(dataset)
     if skip_broken:
@@ -57,7 +76,7 @@ def open_dataset(
             f"{source} has {counted(len(others) + 1, 'problem')}, the first is {first}; "
             "`gradspace data check` lists them, skip_broken leaves these items out"
         )
-    return add_features_folder(dataset, features)
+    return dataset
 
 
 def is_dataset(source: str | Path) -> bool:
