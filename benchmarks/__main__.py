@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 from rich.progress import track
 
-from benchmarks import evaluation, losses, mining, pairs, scale, search, training
+from benchmarks import evaluation, losses, mining, pairs, readers, scale, search, training
 from benchmarks.case import Case, Measurement
 from benchmarks.measure import measure
 from benchmarks.page import machine, page
@@ -30,6 +30,7 @@ SUITES = {
     "training": training,
     "pairs": pairs,
     "search": search,
+    "readers": readers,
 }
 WIDTH = 124
 """Of the tables: what they need, also where the terminal is narrower or none."""
@@ -44,6 +45,7 @@ class Suite(StrEnum):
     training = "training"
     pairs = "pairs"
     search = "search"
+    readers = "readers"
 
 
 def main(

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import evaluation, losses, mining, pairs, scale, search, training
+from benchmarks import evaluation, losses, mining, pairs, readers, scale, search, training
 from benchmarks.case import Call, Case, Measurement, Run
 
 THREADS = 2
@@ -37,6 +37,7 @@ PREPARE = {
     "training": training.prepare,
     "pairs": pairs.prepare,
     "search": search.prepare,
+    "readers": readers.prepare,
 }
 
 

@@ -6,6 +6,7 @@ With one process every function here does nothing or returns its argument.
 from __future__ import annotations
 
 import ctypes
+import json
 import logging
 import os
 import signal
@@ -214,6 +215,15 @@ def from_first(text: str) -> str:
     texts = [text]
     dist.broadcast_object_list(texts, src=0, device=torch.device("cpu"))
     return texts[0]
+
+
+def gather_texts(texts: list[str]) -> list[str]:
+    """The texts of all processes, in the order of their ranks."""
+    if world_size() == 1 or not any_of(bool(texts)):
+        return texts
+    lines = "".join(f"{json.dumps(text)}\n" for text in texts).encode()
+    gathered = gather_rows(torch.tensor(list(lines), dtype=torch.uint8))
+    return [json.loads(line) for line in bytes(gathered.tolist()).splitlines()]
 
 
 def gather_rows(rows: Tensor, counts: Sequence[int] | None = None) -> Tensor:

@@ -283,7 +283,7 @@ def test_loaders_keep_order_and_random_state(in_processes: bool, num_workers: in
     assert next(iter(loader)) == 2
     assert torch.equal(torch.get_rng_state(), state)
     with pytest.raises(ValueError, match=r"^six$"):
-        list(replace(loader, numbers=range(9)))
+        list(replace(loader, plans=range(9)))
 
 
 @pytest.mark.slow

@@ -11,7 +11,8 @@ import typer
 from gradspace.cli.options import AsJson, Device
 from gradspace.cli.shared import console, progress_bar
 from gradspace.data.check import check_dataset
-from gradspace.data.open import open_dataset
+from gradspace.data.open import open_dataset, open_items
+from gradspace.data.regions.convert import convert_regions
 from gradspace.data.scenes import Scenes, contact_sheet
 from gradspace.files import write_atomically
 from gradspace.models.features import extract_features
@@ -29,6 +30,7 @@ Source = Annotated[str, typer.Argument(help='A path to captions, or "scenes".')]
 ImagePath = Annotated[
     Path | None, typer.Option(help="Image folder or zip, where it is not beside the captions.")
 ]
+SkipBroken = Annotated[bool, typer.Option("--skip-broken", help="Leave out items with problems.")]
 
 
 @app.command()
@@ -96,9 +98,7 @@ def features(
     ] = False,
     batch_size: Annotated[int, typer.Option(min=1)] = 32,
     num_workers: Annotated[int, typer.Option(min=0, help="Processes that decode images.")] = 2,
-    skip_broken: Annotated[
-        bool, typer.Option("--skip-broken", help="Leave out items with problems.")
-    ] = False,
+    skip_broken: SkipBroken = False,
     device: Device = None,
 ) -> None:
     """Run a backbone over a dataset once and keep what it sees, for training without it.
@@ -120,6 +120,53 @@ def features(
             whole=whole,
             progress=progress,
         )
+    _tell_features(shape, out)
+
+
+@app.command()
+def convert(
+    regions: Annotated[
+        Path,
+        typer.Argument(help="Features of a detector: .tsv (or a glob of them), .hdf5, or an LMDB."),
+    ],
+    data: Annotated[str, typer.Option(help="The dataset whose images they are of.")],
+    out: Annotated[Path, typer.Option(help="Folder for the features; goes on where it stopped.")],
+    boxes: Annotated[
+        int | None,
+        typer.Option(min=1, help="Regions to keep of each image, where they have different ones."),
+    ] = None,
+    width: Annotated[
+        int | None, typer.Option(min=1, help="Numbers of a region, where an LMDB has only numbers.")
+    ] = None,
+    ids: Annotated[
+        Path | None, typer.Option(help="The image of every row, where an HDF5 file has no ids.")
+    ] = None,
+    float32: Annotated[
+        bool, typer.Option("--float32", help="Keep all digits, in twice the space.")
+    ] = False,
+    skip_broken: SkipBroken = False,
+) -> None:
+    """Convert region features once into a folder that training reads row by row."""
+    if not out.is_file():  # which is refused when it is known what is to be in the folder
+        out.mkdir(parents=True, exist_ok=True)
+    with progress_bar("reading data") as progress:
+        dataset = open_items(
+            data, None, out, skip_broken=skip_broken, progress=progress, options={}
+        )
+    shape = convert_regions(
+        dataset,
+        regions,
+        out,
+        boxes=boxes,
+        width=width,
+        ids=ids,
+        dtype="float32" if float32 else "float16",
+        show=progress_bar,
+    )
+    _tell_features(shape, out)
+
+
+def _tell_features(shape: tuple[int, ...], out: Path) -> None:
     console.print(
         f"features of shape {list(shape)} are in {typed(out)}: train with --set "
         f"{typed(f'data.features={out}')}",

@@ -105,7 +105,7 @@ def check_dataset(
     if isinstance(source, Dataset):
         dataset = source
     else:
-        dataset = read_dataset(source, images, features, options)
+        dataset = read_dataset(source, images, features, options, progress)
     dataset = without(dataset, structural_problems(dataset))
     num_decoded = sum(len(split.images) for split in dataset.splits.values() if split.images)
     dataset = without(dataset, broken_items(dataset, progress))

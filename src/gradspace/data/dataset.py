@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
 from gradspace.wording import counted
+
+if TYPE_CHECKING:  # a stream is made of what is here
+    from gradspace.data.shards.stream import ShardStream
 
 Indices = NDArray[np.int64]
 RegionKind = Literal["grid", "detector"]
@@ -105,11 +108,15 @@ class Dataset:
     splits: Mapping[str, Split]
     problems: tuple[Problem, ...] = ()
     """What is not in the splits because something is wrong with it."""
+    stream: ShardStream | None = None
+    """In the place of a split "train": shards that are read while they are trained on."""
 
     @property
     def description(self) -> str:
         """One line: splits with their sizes, what was left out, and how they came about."""
-        sizes = ", ".join(f"{name} {split.sizes}" for name, split in self.splits.items())
+        streamed = [f"train {self.stream}"] if self.stream else []
+        named = [f"{name} {split.sizes}" for name, split in self.splits.items()]
+        sizes = ", ".join([*streamed, *named])
         left_out = [f"{counted(len(self.problems), 'item')} left out"] if self.problems else []
         return "; ".join([f"{self.name}: {sizes}", *left_out, *filter(None, [self.drawn])])
 
@@ -119,6 +126,11 @@ class Dataset:
         return next((split.drawn for split in self.splits.values()), "")
 
     def split(self, name: str) -> Split:
+        if name == "train" and self.stream:
+            raise ValueError(
+                f"the training data of {self.name} are a stream, which is not known as a whole: "
+                "leave data.stream out"
+            )
         if name not in self.splits:
             raise ValueError(f"{self.name} has no split {name!r}, only {', '.join(self.splits)}")
         return self.splits[name]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, is_dataclass
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 from PIL import AvifImagePlugin
@@ -29,31 +29,39 @@ STARTED_BY = "fork" if sys.platform == "linux" else None
 every worker would import torch again, for each epoch and each evaluation."""
 
 
+class Plans(Protocol):
+    """What the batches are made from, one after the other; known in advance is how many."""
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[Any]: ...
+
+
 @dataclass(frozen=True)
 class Loader(Generic[T]):
-    """`make(number)` for every number, in order; can be iterated more than once.
+    """`make(plan)` for every plan, in order; can be iterated more than once.
 
     Workers are processes where images are decoded, and threads where features are read: reading
     leaves Python's lock alone, and a batch of features takes longer to hand from one process to
     another than to read.
     """
 
-    make: Callable[[int], T]
-    numbers: range
+    make: Callable[[Any], T]
+    plans: Plans
     num_workers: int = 0
     in_processes: bool = False
     pin_memory: bool = False
 
     def __len__(self) -> int:
-        return len(self.numbers)
+        return len(self.plans)
 
     def __iter__(self) -> Iterator[T]:
         if not self.num_workers:
-            return map(self._make_here, self.numbers)
+            return map(self._make_here, self.plans)
         return self._from_processes() if self.in_processes else self._from_threads()
 
-    def _make_here(self, number: int) -> T:
-        return self._ready(self.make(number))
+    def _make_here(self, plan: Any) -> T:
+        return self._ready(self.make(plan))
 
     def _ready(self, batch: T) -> T:
         return _pinned(batch) if self.pin_memory and torch.cuda.is_available() else batch
@@ -61,8 +69,8 @@ class Loader(Generic[T]):
     def _from_threads(self) -> Iterator[T]:
         made: deque[Future[T]] = deque()
         with ThreadPoolExecutor(self.num_workers) as threads:
-            for number in self.numbers:
-                made.append(threads.submit(self._make_here, number))
+            for plan in self.plans:
+                made.append(threads.submit(self._make_here, plan))
                 if len(made) > AHEAD * self.num_workers:
                     yield made.popleft().result()
             while made:
@@ -77,7 +85,7 @@ class Loader(Generic[T]):
         loader = DataLoader(
             _Batches(self.make),
             batch_size=None,
-            sampler=self.numbers,
+            sampler=self.plans,
             num_workers=self.num_workers,
             multiprocessing_context=STARTED_BY,
             prefetch_factor=AHEAD,
@@ -95,11 +103,11 @@ class Loader(Generic[T]):
 
 @dataclass(frozen=True)
 class _Batches(TorchDataset[Any]):
-    make: Callable[[int], Any]
+    make: Callable[[Any], Any]
 
-    def __getitem__(self, number: int) -> Any:
+    def __getitem__(self, plan: Any) -> Any:
         try:
-            batch = self.make(number)
+            batch = self.make(plan)
             _share(batch)
         except ValueError as error:
             return error
@@ -132,7 +140,8 @@ def _unchanged(batch: T) -> T:
 def _pinned(batch: Any) -> Any:
     if isinstance(batch, tuple):
         return tuple(map(_pinned, batch))
-    return batch if getattr(batch, "is_cuda", False) else batch.pin_memory()
+    pinned = isinstance(batch, str) or getattr(batch, "is_cuda", False)
+    return batch if pinned else batch.pin_memory()
 
 
 def _start_worker(worker: int, parent: int) -> None:

@@ -47,7 +47,26 @@ def open_dataset(
         >>> open_dataset("scenes", num_train=100).splits["train"].image_names[7]
         'train-000007'
     """
-    dataset = read_dataset(source, images, features, options)
+    dataset = open_items(
+        source, images, features, skip_broken=skip_broken, progress=progress, options=options
+    )
+    return add_features_folder(dataset, features)
+
+
+def open_items(
+    source: str | Path,
+    images: str | Path | None,
+    features: str | Path | None,
+    *,
+    skip_broken: bool = False,
+    progress: Progress | None = None,
+    options: Mapping[str, Any],
+) -> Dataset:
+    """The items of a dataset that can be used; features in a folder may still have to be written.
+
+    With such a folder, which has to exist, there need be no images.
+    """
+    dataset = read_dataset(source, images, features, options, progress)
     problems = structural_problems(dataset)
     if skip_broken:
         dataset = without(dataset, problems)
@@ -63,7 +82,7 @@ def open_dataset(
             f"{source} has {counted(len(others) + 1, 'problem')}, the first is {first}; "
             "`gradspace data check` lists them, skip_broken leaves these items out"
         )
-    return add_features_folder(dataset, features)
+    return dataset
 
 
 def is_dataset(source: str | Path) -> bool:
@@ -80,6 +99,7 @@ def read_dataset(
     images: str | Path | None,
     features: str | Path | None,
     options: Mapping[str, Any],
+    progress: Progress | None = None,
 ) -> Dataset:
     """The dataset as it lies on disk, with whatever is wrong with its items.
 
@@ -87,7 +107,13 @@ def read_dataset(
     written for the items that are left in the end.
     """
     reader, places = _find_reader(source, images)
-    dataset = reader.open(*places, **checked(reader.name, parameters_of(reader.open), options))
+    chosen = checked(reader.name, parameters_of(reader.open), options)
+    shown = {"progress": progress} if reader.shows_progress else {}
+    dataset = reader.open(*places, **shown, **chosen)
+    if dataset.stream is not None:
+        if features is not None:
+            raise ValueError("a stream has pictures that are read as they come: leave features out")
+        return dataset
     if not dataset.splits:
         raise ValueError(f"{source} has no images at all")
     if not any(split.captions for split in dataset.splits.values()):
@@ -163,8 +189,12 @@ def reader_of_name(source: str | Path) -> Reader | None:
 
 
 def _readers_of(path: Path) -> list[Reader]:
-    on_disk = READERS.values() if path.exists() else ()
-    return [reader for reader in on_disk if reader.recognises and reader.recognises(path)]
+    exists = path.exists()
+    return [
+        reader
+        for reader in READERS.values()
+        if reader.recognises and (exists or reader.elsewhere) and reader.recognises(path)
+    ]
 
 
 def _with(dataset: Dataset, features: Mapping[str, Features]) -> Dataset:

@@ -85,6 +85,11 @@ def _check(
         raise ValueError(
             f"batch_size is {batch_size}; split {split.name!r} has {num_items} {what} to fill it"
         )
+    check_share(batch_size, rank, world_size)
+
+
+def check_share(batch_size: int, rank: int, world_size: int) -> None:
+    """That every one of several processes has a part of a batch."""
     if not 0 <= rank < world_size:
         raise ValueError(f"rank is {rank}; {world_size} processes are numbered from 0")
     if batch_size < world_size:

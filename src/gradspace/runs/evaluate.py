@@ -99,14 +99,13 @@ def evaluate(
     """Measure the retrieval of a run or a pretrained model, both ways.
 
     Args:
-        models: one, or several whose scores are averaged; loaded, or a run, or a CLIP-like model.
-        data: another dataset than the one the run was trained on; needed for pretrained models.
-        features: features of other data, or in another place than the run found them.
-        folds: the mean over so many parts (COCO 1K: 5).
-        propose: a model that embeds: the evaluated one scores only its `top` (100) candidates.
-        rerank: the evaluated model embeds and scores pairs: it orders so many of its own.
-        proposal_weight: what the embeddings' scores count in `rerank`; the model's own by default,
-            0 as X-VLM and ALBEF are published.
+        models: runs, CLIP-like models or loaded ones; the scores of several are averaged.
+        data: a dataset other than the run's own; required for pretrained models.
+        features: features of that data, or a new place of the run's features.
+        folds: number of parts to average the metrics over (COCO 1K: 5).
+        propose: a model that embeds; the evaluated one scores only its `top` (100) candidates.
+        rerank: re-rank the model's own top N, for models that embed and score pairs.
+        proposal_weight: weight of the embeddings' scores in `rerank`; X-VLM and ALBEF publish 0.
 
     Examples:
         >>> evaluate("runs/first", split="dev").report.rsum  # doctest: +SKIP

@@ -48,6 +48,7 @@ BEFORE_TRAINING = (
     "text-encoder",
     "pretrained",
     "offline.safetensors",
+    "shards.json",
     "events.out.tfevents",
     "trackers.json",
     "wandb",

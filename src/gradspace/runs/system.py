@@ -14,6 +14,8 @@ from torch import Tensor
 from gradspace.data.captions import Encode, Spans
 from gradspace.data.dataset import Dataset, RegionKind, Split, regions_of
 from gradspace.data.inputs import FEATURES, PassageReading, PictureReading, Reading
+from gradspace.data.shards.stream import ShardStream
+from gradspace.data.shards.words import stream_vocabulary
 from gradspace.data.vocabulary import Vocabulary
 from gradspace.models import ImageInput, RetrievalModel, TextInput, build_model, model_info
 from gradspace.models.backbones import Backbone, evaluation_crop, training_crop
@@ -24,6 +26,7 @@ from gradspace.models.prepare.image_processor import ImageProcessor
 from gradspace.models.prepare.tokenizer import Tokenizer
 from gradspace.models.pretrained import Pretrained
 from gradspace.processes import choose_device, is_first
+from gradspace.progress import Progress
 from gradspace.runs.checkpoint import with_prefix, without_prefix
 from gradspace.runs.folder import Run, open_run
 from gradspace.runs.recipe import Recipe, make_recipe
@@ -61,20 +64,36 @@ class System:
         return torch.autocast(self.device.type, dtype=getattr(torch, precision))
 
 
-def prepare_system(run: Run, recipe: Recipe, dataset: Dataset, device: torch.device) -> System:
+def prepare_system(
+    run: Run,
+    recipe: Recipe,
+    dataset: Dataset,
+    device: torch.device,
+    progress: Progress | None = None,
+) -> System:
     """A new system, or the one that the checkpoint of a stopped run will be loaded into."""
     if not run.last.exists():
-        return new_system(recipe, dataset, run, device)
+        return new_system(recipe, dataset, run, device, progress)
     _, record = load_tensors(run.last)
     return empty_system(run, record, device)
 
 
-def new_system(recipe: Recipe, dataset: Dataset, run: Run, device: torch.device) -> System:
-    """Build what the recipe describes, and write into the run what is needed to load it again."""
-    train = dataset.split("train")
+def new_system(
+    recipe: Recipe,
+    dataset: Dataset,
+    run: Run,
+    device: torch.device,
+    progress: Progress | None = None,
+) -> System:
+    """Build what the recipe describes, and write into the run what is needed to load it again.
+
+    `progress` is told how far the captions of a stream are read, where they make a vocabulary.
+    """
+    train = dataset.stream or dataset.split("train")
+    image_input = _image_input(recipe, train)
     torch.manual_seed(recipe.seed)
-    words, text_input = _new_text_side(recipe, train, run)
-    system = _assemble(recipe, _image_input(recipe, train), text_input, words, device)
+    words, text_input = _new_text_side(recipe, train, run, progress)
+    system = _assemble(recipe, image_input, text_input, words, device)
     if recipe.init is not None:
         _start_from(recipe.init, system)
     for part in system.model.modules():
@@ -179,8 +198,12 @@ def empty_system(run: Run, record: Mapping[str, Any], device: torch.device) -> S
     return _assemble(recipe, image_input, text_input, words, device)
 
 
-def _image_input(recipe: Recipe, train: Split) -> ImageInput:
+def _image_input(recipe: Recipe, train: Split | ShardStream) -> ImageInput:
     pixels = recipe.model.backbone or recipe.model.pretrained
+    if isinstance(train, ShardStream):
+        if not pixels:
+            raise ValueError("a stream has pictures: set model.backbone or model.pretrained")
+        return ImageInput(backbone=pixels)
     if pixels:
         if train.images is None:
             key = "backbone" if recipe.model.backbone else "pretrained"
@@ -198,28 +221,34 @@ def _image_input(recipe: Recipe, train: Split) -> ImageInput:
     return ImageInput(shape=train.features.shape, regions=regions)
 
 
-def _new_text_side(recipe: Recipe, train: Split, run: Run) -> tuple[Words, TextInput]:
+def _new_text_side(
+    recipe: Recipe, train: Split | ShardStream, run: Run, progress: Progress | None
+) -> tuple[Words, TextInput]:
     network = recipe.model.text_encoder or recipe.model.pretrained
     if network:
         tokenizer = dual_tokenizer(network) if recipe.model.pretrained else Tokenizer(network)
         if is_first():
             tokenizer.save(run.folder / "tokenizer")
         return tokenizer, TextInput(encoder=network, mask=tokenizer.mask, pieces=tokenizer.pieces)
-    vocabulary = _vocabulary(recipe, train)
+    vocabulary = _vocabulary(recipe, train, progress)
     if is_first():
         vocabulary.save(run.folder / "vocabulary.json")
     return vocabulary, TextInput(vocabulary_size=len(vocabulary), mask=vocabulary.mask)
 
 
-def _vocabulary(recipe: Recipe, train: Split) -> Vocabulary:
+def _vocabulary(
+    recipe: Recipe, train: Split | ShardStream, progress: Progress | None
+) -> Vocabulary:
     """The words of the training captions, or those that the weights of `init` were trained with."""
     if recipe.init is not None:
         known = open_run(recipe.init).folder / "vocabulary.json"
         if known.is_file():
             return Vocabulary.load(known)
+    masks, marks = model_info(recipe.model.name).build.masks_words, recipe.model.punctuation
+    if isinstance(train, ShardStream):
+        return stream_vocabulary(train, punctuation=marks, mask=masks, progress=progress)
     captions = [*train.captions, *(train.passages or ())]
-    masks = model_info(recipe.model.name).build.masks_words
-    return Vocabulary.build(captions, punctuation=recipe.model.punctuation, mask=masks)
+    return Vocabulary.build(captions, punctuation=marks, mask=masks)
 
 
 def _assemble(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -14,17 +13,15 @@ import torch
 from torch import Tensor, nn
 
 from gradspace import processes
-from gradspace.data.batches import Batch, training_batches
-from gradspace.data.captions import EncodedCaptions
+from gradspace.data.batches import Batch
 from gradspace.data.dataset import Dataset
 from gradspace.data.loader import Loader
-from gradspace.data.order import Plan
+from gradspace.data.shards.stream import StreamBatches
 from gradspace.files import only_writer
 from gradspace.metrics import RetrievalReport
 from gradspace.runs.card import write_card
 from gradspace.runs.evaluate import report_on
 from gradspace.runs.folder import Run
-from gradspace.runs.mine import mine_run
 from gradspace.runs.recipe import Recipe
 from gradspace.runs.system import System
 from gradspace.training.batch_loss import BatchLoss
@@ -37,7 +34,7 @@ from gradspace.training.pair_batches import check_processes
 from gradspace.training.parts import MovingParts
 from gradspace.training.readings import Readings
 from gradspace.training.schedule import begins_fine_tuning, learning_rate, stages
-from gradspace.training.second_round import Mined, is_due, open_mined
+from gradspace.training.source import BatchSource
 from gradspace.training.state import TrainingState
 from gradspace.training.stopping import Stopping, stop_signals
 from gradspace.training.trackers import Track
@@ -101,8 +98,7 @@ class Trainer:
         self.monitor = monitor
         self.parts = MovingParts.new(recipe, system)
         self.checkpoints = Checkpoints(run, self.parts)
-        self.mined = self._open_mined()
-        self.captions = EncodedCaptions(system.encode, dataset.splits["train"].captions)
+        self.source = BatchSource(recipe, dataset, system, run)
         self.readings = Readings(system.device)
         self.log = log or TrainingLog(run)
         self.steps_per_epoch = 0
@@ -125,6 +121,7 @@ class Trainer:
 
     def run_epochs(self, stopping: Stopping) -> TrainingState:
         end = stages(self.recipe)[-1].end
+        self.source.go_on(self.state)
         while self.state.epoch < end:
             if not self._run_epoch(stopping):
                 self._save()
@@ -143,7 +140,7 @@ class Trainer:
         recipe, epoch = self.recipe.training, self.state.epoch
         if self.state.batch == 0:
             self.parts.start_epoch(epoch)
-            self._mine_anew(epoch)
+            self.source.mine_anew(epoch, self.parts.evaluated)
         batches = self.batches()
         num_batches = self.state.batch + len(batches)
         self.steps_per_epoch = num_batches // recipe.accumulate
@@ -153,6 +150,8 @@ class Trainer:
             self.train_on(batch)
             done = self.state.batch + 1
             self._advance(batch=done)
+            if isinstance(batches, StreamBatches):
+                self._name_left_out(batches.left_out)
             if self.readings.are_due:
                 self._read()
             if done % recipe.accumulate == 0:
@@ -162,6 +161,15 @@ class Trainer:
                     return False
         return True
 
+    def _name_left_out(self, samples: list[str]) -> None:
+        """Log what the latest batch could not use, with the number of the step it is part of."""
+        found = processes.gather_texts(samples)
+        if found:
+            done = self.state.batch % self.recipe.training.accumulate == 0
+            step, epoch = self.state.step + (not done), self.state.epoch
+            self.log.write(kind="left out", step=step, epoch=epoch, samples=found)
+            self.monitor.left_out(found)
+
     def _read(self) -> None:
         """Look at what the latest batches gave; a gradient that is not finite ends the run."""
         for step, loss, norm in self.readings.read():
@@ -169,31 +177,6 @@ class Trainer:
                 raise not_finite(step, loss)
             self._advance(loss_sum=self.state.loss_sum + loss)
             self.monitor.batch_done(self.recipe.training.batch_size, loss)
-
-    def _open_mined(self) -> Mined | None:
-        if self.recipe.offline is None:
-            return None
-        return open_mined(self.run, self.recipe.offline, self.dataset.splits["train"])
-
-    def _mine_anew(self, epoch: int) -> None:
-        """Replace the lists, where the recipe says so, by those of the weights of this moment.
-
-        They are in the folder of the run before a step is made with them: what goes on from a
-        checkpoint within the epoch has the same.
-        """
-        offline = self.recipe.offline
-        if offline is None or not is_due(offline, epoch):
-            return
-        source = {"epoch": str(epoch)}
-        mine_run(
-            self.parts.evaluated,
-            self.dataset,
-            self.run.offline,
-            top_texts=offline.num_texts,
-            top_images=offline.num_images,
-            source=source,
-        )
-        self.mined = self._open_mined()
 
     def _finish_epoch(self) -> None:
         """Evaluate on dev, keep the weights if they are the best so far, and move on."""
@@ -213,37 +196,18 @@ class Trainer:
         self.monitor.epoch_done(done.epoch, values["loss"], report)
         self._advance(epoch=done.epoch + 1, batch=0, loss_sum=0.0)
 
-    def batches(self) -> Loader[Batch]:
-        training = self.recipe.training
-        split = self.dataset.splits["train"]
-        return training_batches(
-            split,
-            self.captions,
-            batch_size=training.batch_size,
-            captions_per_image=training.captions_per_image,
-            seed=self.recipe.seed,
-            epoch=self.state.epoch,
-            start_batch=self.state.batch,
-            reading=self.system.training_reading,
-            num_workers=training.num_workers,
-            pin_memory=self.system.device.type == "cuda",
-            rank=processes.rank(),
-            world_size=processes.world_size(),
-            extend=self._extension(),
-        )
-
-    def _extension(self) -> Callable[[Plan], Plan] | None:
-        """What is drawn for every batch of the epoch, where negatives were mined."""
-        if self.mined is None:
-            return None
-        return partial(self.mined.extend, seed=self.recipe.seed, epoch=self.state.epoch)
+    def batches(self) -> Loader[Batch] | StreamBatches:
+        """What is left of the epoch."""
+        return self.source.batches(self.state.epoch, self.state.batch)
 
     # --- one batch ------------------------------------------------------------------------------
 
     @property
     def batch_loss(self) -> BatchLoss:
         precision = self.recipe.training.precision
-        return BatchLoss(self.system, precision, self.parts.loss, extended=self.mined is not None)
+        return BatchLoss(
+            self.system, precision, self.parts.loss, extended=self.source.mined is not None
+        )
 
     def train_on(self, batch: Batch) -> Tensor:
         """The loss, which the device may still be computing."""
@@ -337,6 +301,7 @@ class Trainer:
 
     def _save(self) -> None:
         self._read()
+        self._advance(bookmark=self.source.bookmark(self.state))
         self.checkpoints.save()
 
 

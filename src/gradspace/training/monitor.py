@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from datetime import timedelta
 from types import TracebackType
 
@@ -19,6 +20,7 @@ from rich.table import Column
 from rich.text import Text
 
 from gradspace.metrics import RetrievalReport
+from gradspace.wording import counted
 
 ROOMY = 100
 """Columns of a terminal that has room for the speed as well."""
@@ -57,6 +59,8 @@ class Monitor:
         self._batches_done = 0
         self._batches_left = 0
         self._pairs = 0
+        self._left_out = 0
+        self._first_left_out = ""
 
     def __enter__(self) -> Monitor:
         self._bar.start()
@@ -105,6 +109,11 @@ class Monitor:
             left=_clock(left),
         )
 
+    def left_out(self, samples: Sequence[str]) -> None:
+        """Samples of a stream that could not be used."""
+        self._left_out += len(samples)
+        self._first_left_out = self._first_left_out or samples[0]
+
     def epoch_done(self, epoch: int, loss: float, report: RetrievalReport | None) -> None:
         if self.console is None:
             return
@@ -114,6 +123,15 @@ class Monitor:
             self.recall = f"  R@1 {i2t[1]:.1f} | {t2i[1]:.1f}"
             line += _on_dev(report)
         self.console.print(line, markup=False, highlight=False)
+        if self._left_out:
+            self.console.print(
+                f"  {counted(self._left_out, 'sample')} left out, the first is "
+                f"{self._first_left_out}; metrics.jsonl names all of them",
+                markup=False,
+                highlight=False,
+                soft_wrap=True,
+            )
+            self._left_out, self._first_left_out = 0, ""
 
 
 def _clock(seconds: float) -> str:

@@ -16,6 +16,7 @@ from gradspace import processes
 from gradspace.commands import command
 from gradspace.data.dataset import Dataset
 from gradspace.data.resident import keep_features
+from gradspace.data.shards.index import LostShard
 from gradspace.progress import Show, silently
 from gradspace.runs.data import open_recipe
 from gradspace.runs.folder import Run, check_free, open_run, started_run
@@ -62,14 +63,14 @@ def train(
     chosen = processes.choose_device(device)
     if resume is not None:
         run = open_run(Path(resume))
-        _train(run, _open(run.recipe(), chosen, show, run), chosen, console, track)
+        _train(run, _open(run.recipe(), chosen, show, run), chosen, console, show, track)
     else:
         new = _as_recipe(recipe)
         folder = Path(out) if out else default_folder(new)
         check_free(folder)
         dataset = _open(new, chosen, show)
         with _new_run(folder, new) as run:
-            _train(run, dataset, chosen, console, track)
+            _train(run, dataset, chosen, console, show, track)
     return run
 
 
@@ -103,11 +104,13 @@ def _train(
     dataset: Dataset,
     device: torch.device,
     console: Console | None,
+    show: Show,
     track: Track | None,
 ) -> None:
     """Train to the end, showing how it goes; a KeyboardInterrupt says how to go on."""
     recipe, say = run.recipe(), console or Console(quiet=True)
-    system = prepare_system(run, recipe, dataset, device)
+    with show("reading captions") as progress:
+        system = prepare_system(run, recipe, dataset, device, progress)
     names = f"{recipe.model.name}, {recipe.objective.name}"
     _tell(say, f"{dataset.description}\n{names} -> {typed(run.folder)}")
     if note := build_objective(recipe).value_note:
@@ -121,6 +124,10 @@ def _train(
         if not run.last.exists():
             raise
         raise KeyboardInterrupt(f"stopped at once, after the last checkpoint; {again}") from None
+    except LostShard as error:
+        if not run.last.exists():
+            raise
+        raise ValueError(f"{error}; put it back and {again}") from error
     if state.epoch < end:
         raise KeyboardInterrupt(f"stopped after {counted(state.step, 'step')}; {again}")
     if recipe.init is not None and state.best_rsum <= _rsum_at_start(run):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gradspace.data.shards.order import Bookmark
+
 
 @dataclass(frozen=True)
 class TrainingState:
@@ -17,3 +19,5 @@ class TrainingState:
     best_rsum: float = -1.0
     loss_sum: float = 0.0
     """Of the batches of the epoch that are done."""
+    bookmark: tuple[int, int, int] = Bookmark()
+    """Where a stream is read on from."""

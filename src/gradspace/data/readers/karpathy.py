@@ -15,6 +15,9 @@ from gradspace.data.readers.registry import reader
 SPLITS = {"train": ("train", "restval"), "dev": ("val", "dev"), "test": ("test",)}
 """Our names and those in the files; `restval` is what COCO's validation images add to training."""
 
+HUGGING_FACE = ("dataset_dict.json", "dataset_info.json")
+"""Files that its `save_to_disk` writes."""
+
 
 @dataclass(frozen=True)
 class Sentence:
@@ -39,7 +42,9 @@ class KarpathyFile:
 
 
 def _files(path: Path) -> list[Path]:
-    return sorted(path.glob("dataset*.json")) if path.is_dir() else [path]
+    if not path.is_dir():
+        return [path]
+    return sorted(file for file in path.glob("dataset*.json") if file.name not in HUGGING_FACE)
 
 
 def _recognises(path: Path) -> bool:

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from gradspace.data.dataset import Dataset, Problem, make_split
 from gradspace.data.readers.registry import reader
-from gradspace.data.readers.table import SPLITS, Fraction, how_drawn, shares, split_files
+from gradspace.data.readers.table import SPLITS, split_files
+from gradspace.data.shares import Fraction, how_drawn, shares
 from gradspace.data.text_files import read_lines
 from gradspace.wording import counted
 

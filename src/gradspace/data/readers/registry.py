@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,12 @@ class Reader:
     open: Callable[..., Dataset]
     recognises: Callable[[Path], bool] | None
     looks_for: str
+    elsewhere: bool = False
+    """Is `recognises` also asked about what is no file and no folder, such as a glob?"""
+
+    @property
+    def shows_progress(self) -> bool:
+        return "progress" in inspect.signature(self.open).parameters
 
     @property
     def summary(self) -> str:
@@ -35,18 +42,23 @@ READERS: dict[str, Reader] = {}
 
 
 def reader(
-    name: str, *, recognises: Callable[[Path], bool] | None = None, looks_for: str = ""
+    name: str,
+    *,
+    recognises: Callable[[Path], bool] | None = None,
+    looks_for: str = "",
+    elsewhere: bool = False,
 ) -> Callable[[Open], Open]:
     """Register `open` as the reader of layout `name`.
 
     `open` may leave items with problems in the dataset: `problems.py` finds them for everybody.
     Its parameters with a default are the options that `open_dataset` takes for this layout, and
-    `looks_for` completes the sentence "a dataset is ..." for paths that no reader recognises.
+    `looks_for` completes the sentence "a dataset is ..." for paths that no reader recognises. One
+    that takes long has a keyword `progress` without a default, and calls it where it is given.
     """
 
     def register(open: Open) -> Open:
         admit(name, open, READERS[name].open if name in READERS else None)
-        made = Reader(name, open, recognises, looks_for)
+        made = Reader(name, open, recognises, looks_for, elsewhere)
         if not made.summary:
             raise ValueError(f"{name!r} needs a docstring: its first line is shown to users")
         if bool(recognises) != bool(looks_for):

@@ -12,29 +12,23 @@ Splits come from the first of these that there is:
 from __future__ import annotations
 
 import csv
-import hashlib
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated
-
-from pydantic import Field
 
 from gradspace.data.dataset import Dataset, Problem, make_split
 from gradspace.data.image_files import ImageStore, StoredImages, find_store, open_store
 from gradspace.data.readers.registry import reader
+from gradspace.data.rows import picture_columns
+from gradspace.data.shares import Fraction, Splits, how_drawn, shares
 from gradspace.data.text_files import read_lines, read_text
 from gradspace.wording import counted
 
 SUFFIXES = (".tsv", ".csv", ".parquet")
 SPLITS = {"train": "train", "dev": "dev", "val": "dev", "test": "test"}
 """Names that users give to splits, and ours."""
-
-Fraction = Annotated[float, Field(ge=0, le=1)]
-Splits = Mapping[str, Sequence[str]]
-"""The image names of every split."""
 
 
 @dataclass
@@ -62,14 +56,21 @@ class CaptionTable:
 
 def _files(path: Path) -> list[Path]:
     if path.is_file():
-        return [path] if path.suffix in SUFFIXES else []
+        return [path] if _is_table(path) else []
     tables = sorted(
         file
         for file in path.iterdir()
-        if file.suffix in SUFFIXES and file.stem not in ("passages", "questions")
+        if _is_table(file) and file.stem not in ("passages", "questions")
     )
     named = [file for file in tables if file.stem == "captions"]
     return named or [file for file in tables if "caption" in _columns(file)]
+
+
+def _is_table(file: Path) -> bool:
+    """A Parquet file that has pictures in it is for another reader."""
+    if file.suffix == ".parquet":
+        return not picture_columns(file)
+    return file.suffix in SUFFIXES
 
 
 def _columns(file: Path) -> Sequence[str]:
@@ -171,28 +172,6 @@ def split_files(folder: Path) -> Splits:
             if not found[split]:
                 raise ValueError(f"{file} names no image; fill or remove it")
     return found
-
-
-def how_drawn(what: str, dev: float, test: float) -> str:
-    """Say what `shares` does."""
-    return (
-        f"no splits are named, so {100 * dev:g}% of the {what} are dev and {100 * test:g}% test, "
-        "chosen by their names (train.txt, dev.txt and test.txt choose otherwise)"
-    )
-
-
-def shares(names: Sequence[str], dev: float, test: float) -> Splits:
-    """At least one image for every share above zero."""
-    if dev + test > 1:
-        raise ValueError(f"dev_share and test_share are {dev} and {test}: more than everything")
-    by_hash = sorted(names, key=lambda name: hashlib.sha256(name.encode()).digest())
-    num_test, num_dev = (max(round(share * len(names)), int(share > 0)) for share in (test, dev))
-    parts = {
-        "train": set(by_hash[num_test + num_dev :]),
-        "dev": set(by_hash[num_test : num_test + num_dev]),
-        "test": set(by_hash[:num_test]),
-    }
-    return {split: [n for n in names if n in part] for split, part in parts.items() if part}
 
 
 def _captions_without_image(

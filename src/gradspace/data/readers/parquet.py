@@ -1,0 +1,167 @@
+"""Parquet files with pictures in them: a struct of bytes and path, or a binary column.
+
+A Parquet file has to be read in large pieces, so its pictures are copied once, file by file, into
+the cache, where each of them is read by itself; what was copied is not copied again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gradspace.data.cache import cache_folder, made_once
+from gradspace.data.dataset import Dataset, Indices, Split
+from gradspace.data.readers.registry import reader
+from gradspace.data.rows import (
+    CAPTION_COLUMNS,
+    IMAGE_COLUMNS,
+    divide,
+    find_column,
+    picture_columns,
+    split_of_rows,
+)
+from gradspace.data.shards.patterns import is_pattern, shards_by_split
+from gradspace.data.shards.reading import ShardFiles
+from gradspace.data.shares import Fraction
+from gradspace.parameters import Flag
+from gradspace.progress import Progress
+
+AT_ONCE = 64
+"""Rows that are copied in one go."""
+ORDER = ("train", "dev", "test")
+
+
+def _recognises(path: Path) -> bool:
+    if path.suffix == ".parquet":
+        return is_pattern(path) if not path.exists() else bool(picture_columns(path))
+    return path.is_dir() and any(picture_columns(file) for file in path.glob("*.parquet"))
+
+
+@reader(
+    "parquet",
+    recognises=_recognises,
+    looks_for="Parquet files with a column of pictures: a file, a folder or a glob",
+    elsewhere=True,
+)
+def open_parquet(
+    path: Path,
+    images: Path | None,
+    *,
+    progress: Progress | None,
+    image: str = "",
+    caption: str = "",
+    id_column: str = "",
+    by_content: Flag = False,
+    dev: str = "",
+    test: str = "",
+    dev_share: Fraction = 0.1,
+    test_share: Fraction = 0.1,
+) -> Dataset:
+    """Parquet files that hold pictures, with captions beside them."""
+    if images is not None:
+        raise ValueError(f"{path} has its own images: leave images out")
+    if id_column and by_content:
+        raise ValueError("data.id_column and data.by_content both say which rows are one image")
+    found = shards_by_split(path, {"dev": dev, "test": test}, ".parquet")
+    total, done = sum(map(len, found.values())), 0
+    splits: dict[str, Split] = {}
+    for split, files in found.items():
+        parts, captions, ids = [], [], []
+        for file in files:
+            known = _columns(file)
+            column = find_column(image, picture_columns(file), IMAGE_COLUMNS, "image")
+            parts.append(_copied(file, column))
+            captions += _values(file, find_column(caption, known, CAPTION_COLUMNS, "caption"))
+            if id_column:
+                ids += _values(file, find_column(id_column, known, (), "id_column"))
+            done += 1
+            if progress:
+                progress(done, total)
+        rows, keys = CopiedRows(tuple(parts)), ids if id_column else None
+        made = split_of_rows(split or "image", rows, captions, keys, by_content=by_content)
+        splits |= {split: made} if split else divide(made, dev_share, test_share)
+    name = path.resolve().name if path.is_dir() else path.name.partition(".")[0]
+    return Dataset(name, {split: splits[split] for split in ORDER if split in splits})
+
+
+def _columns(file: Path) -> list[str]:
+    import pyarrow.parquet
+
+    try:
+        return list(pyarrow.parquet.read_schema(file).names)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise ValueError(f"{file} is not a complete Parquet file: {error}") from None
+
+
+def _values(file: Path, column: str) -> list[Any]:
+    import pyarrow.parquet
+
+    try:
+        values: list[Any] = pyarrow.parquet.read_table(file, columns=[column])[column].to_pylist()
+    except (pyarrow.ArrowException, OSError) as error:
+        raise ValueError(f"column {column!r} of {file} cannot be read: {error}") from None
+    return values
+
+
+# --- pictures that were copied ------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Copy:
+    """The pictures of one file, one after the other, and where each of them ends."""
+
+    pictures: Path
+    ends: Indices
+
+
+@dataclass(frozen=True, eq=False)
+class CopiedRows:
+    """The pictures of all files, by row."""
+
+    parts: tuple[Copy, ...]
+    files: ShardFiles = field(default_factory=ShardFiles)
+
+    @cached_property
+    def _firsts(self) -> Indices:
+        return np.cumsum([0, *(len(part.ends) for part in self.parts)])
+
+    def __len__(self) -> int:
+        return int(self._firsts[-1])
+
+    def data(self, row: int) -> bytes:
+        part = int(np.searchsorted(self._firsts, row, side="right")) - 1
+        copy, place = self.parts[part], row - int(self._firsts[part])
+        start, end = int(copy.ends[place - 1]) if place else 0, int(copy.ends[place])
+        if start == end:
+            raise ValueError("there is no picture in its row")
+        return self.files.read(copy.pictures, int(copy.ends[-1]), start, end - start)
+
+
+def _copied(file: Path, column: str) -> Copy:
+    status = file.stat()
+    known = f"{file.absolute()} {status.st_size} {status.st_mtime_ns} {column}"
+    digest = blake2b(known.encode(), digest_size=16).hexdigest()
+    folder = made_once(cache_folder() / "parquet" / digest, partial(_copy, file, column))
+    return Copy(folder / "pictures", np.load(folder / "ends.npy", allow_pickle=False))
+
+
+def _copy(file: Path, column: str, folder: Path) -> None:
+    import pyarrow.parquet
+
+    ends = []
+    try:
+        batches = pyarrow.parquet.ParquetFile(file).iter_batches(AT_ONCE, columns=[column])
+        with open(folder / "pictures", "wb") as out:
+            for batch in batches:
+                for value in batch.column(0).to_pylist():
+                    data = value.get("bytes") if isinstance(value, dict) else value
+                    out.write(data or b"")
+                    ends.append(out.tell())
+    except (pyarrow.ArrowException, OSError) as error:
+        raise ValueError(f"column {column!r} of {file} cannot be read: {error}") from None
+    np.save(folder / "ends.npy", np.array(ends, np.int64))

@@ -1,0 +1,174 @@
+"""What is in a tar shard and where: samples of a picture and its captions, found by the headers.
+
+Members with the same name up to the first dot of the file name are one sample: a picture (.jpg,
+.jpeg, .png, .webp) and captions (.txt, a line each, or .json); other members are left alone. An
+index is made once and kept in the cache; nothing is unpacked, and pictures are read in place.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tarfile
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import blake2b
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradspace.data.cache import cache_folder
+from gradspace.data.dataset import Problem
+from gradspace.data.image_files import leads_outside
+from gradspace.files import write_atomically
+
+PICTURES = ("jpg", "jpeg", "png", "webp")
+CAPTIONS = ("txt", "json")
+"""The first one of them that a sample has is read."""
+LAYOUT = 1
+"""Of the files in the cache."""
+
+
+class LostShard(ValueError):  # noqa: N818
+    """A shard that cannot be read, or is another one than before."""
+
+
+@dataclass(frozen=True, eq=False)
+class ShardIndex:
+    """The samples of one shard, in the order of the tar."""
+
+    path: Path
+    num_bytes: int
+    names: tuple[str, ...]
+    """Those of the pictures in the tar."""
+    places: NDArray[np.int64]
+    """[samples, 5]: where the picture begins, its bytes, the same of the captions, and which of
+    CAPTIONS they are"""
+    faults: tuple[tuple[str, str, str], ...]
+    """Kind, item (of the shard itself: "") and detail of what makes no sample."""
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @cached_property
+    def content(self) -> str:
+        """Short, and another one where names or places are others."""
+        names = "\0".join(self.names).encode()
+        return blake2b(self.places.tobytes() + names, digest_size=8).hexdigest()
+
+    def named(self, number: int) -> str:
+        """A sample as users know it: `train-000.tar/0001.jpg`."""
+        return f"{self.path.name}/{self.names[number]}"
+
+    def problems(self, split: str = "") -> Iterator[Problem]:
+        """Everything in the shard that makes no sample."""
+        for kind, item, detail in self.faults:
+            place = f"{self.path.name}/{item}" if item else self.path.name
+            yield Problem(kind, split, place, detail)
+
+
+def shard_index(path: Path) -> ShardIndex:
+    """The index of a shard, from the cache where the shard is the one that it was made of."""
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise LostShard(f"the shard {path} cannot be read: {error.strerror}") from None
+    known = f"{LAYOUT} {path.absolute()} {status.st_size} {status.st_mtime_ns}"
+    cached = (
+        cache_folder() / "shards" / f"{blake2b(known.encode(), digest_size=16).hexdigest()}.npz"
+    )
+    with suppress(OSError, ValueError, KeyError, EOFError):
+        return _load(cached, path, status.st_size)
+    index = _make(path)
+    with suppress(OSError):  # it can be made again
+        _save(cached, index)
+    return index
+
+
+def _load(cached: Path, path: Path, num_bytes: int) -> ShardIndex:
+    with np.load(cached, allow_pickle=False) as arrays:
+        names, faults = (
+            json.loads(arrays["names"].tobytes()),
+            json.loads(arrays["faults"].tobytes()),
+        )
+        places = arrays["places"]
+    return ShardIndex(path, num_bytes, tuple(names), places, tuple(map(tuple, faults)))
+
+
+def _save(cached: Path, index: ShardIndex) -> None:
+    arrays: dict[str, Any] = {
+        name: np.frombuffer(json.dumps(values).encode(), np.uint8)
+        for name, values in (("names", index.names), ("faults", index.faults))
+    }
+    with write_atomically(cached, "wb") as file:
+        np.savez(file, places=index.places, **arrays)
+
+
+def _make(path: Path) -> ShardIndex:
+    faults: list[tuple[str, str, str]] = []
+    samples: dict[str, dict[str, tuple[str, int, int]]] = {}
+    try:
+        with open(path, "rb") as file:
+            num_bytes = os.fstat(file.fileno()).st_size
+            for name, start, size in _members(file, faults):
+                _place(name, (start, size), samples, faults)
+    except OSError as error:
+        raise LostShard(f"the shard {path} cannot be read: {error.strerror}") from None
+    names, places = [], []
+    for key, parts in samples.items():
+        picture = next((parts[ending] for ending in PICTURES if ending in parts), None)
+        captions = next((n for n, ending in enumerate(CAPTIONS) if ending in parts), None)
+        if picture is None or captions is None:
+            kind = "caption without image" if picture is None else "image without caption"
+            faults.append((kind, key, ""))
+            continue
+        names.append(picture[0])
+        places.append((*picture[1:], *parts[CAPTIONS[captions]][1:], captions))
+    table = np.array(places, np.int64).reshape(len(places), 5)
+    return ShardIndex(path, num_bytes, tuple(names), table, tuple(faults))
+
+
+def _place(
+    name: str,
+    where: tuple[int, int],
+    samples: dict[str, dict[str, tuple[str, int, int]]],
+    faults: list[tuple[str, str, str]],
+) -> None:
+    """Put a member into its sample; the first one of a name stays."""
+    folder, _, file = name.rpartition("/")
+    stem, _, ending = file.partition(".")
+    ending = ending.lower()
+    if not stem or ending not in (*PICTURES, *CAPTIONS):
+        return
+    if leads_outside(name) or not name.isprintable():
+        faults.append(("name leads outside", ascii(name), "nothing is read under such a name"))
+        return
+    parts = samples.setdefault(f"{folder}/{stem}" if folder else stem, {})
+    if ending in parts or (ending in PICTURES and any(p in parts for p in PICTURES)):
+        faults.append(("duplicate key", name, "the first one is used"))
+    else:
+        parts[ending] = (name, *where)
+
+
+def _members(file: IO[bytes], faults: list[tuple[str, str, str]]) -> Iterator[tuple[str, int, int]]:
+    """Name, start and size of the files of a tar, up to where it is damaged or ends too early."""
+    num_bytes = os.fstat(file.fileno()).st_size
+    try:
+        with tarfile.open(fileobj=file, mode="r:") as archive:
+            for member in archive:
+                archive.members = []  # type: ignore[attr-defined]  # or it would keep every header that it has read
+                whole = member.offset_data + member.size <= num_bytes
+                if member.isreg() and not member.issparse() and whole:
+                    yield member.name, member.offset_data, member.size
+            end = archive.offset
+    except tarfile.TarError as error:
+        faults.append(("damaged shard", "", f"{error}; what comes before it is used"))
+        return
+    file.seek(end)
+    if file.read(tarfile.BLOCKSIZE).strip(b"\0") or end >= num_bytes:
+        what = "is damaged" if end < num_bytes else "ends"
+        faults.append(("damaged shard", "", f"it {what} at byte {end:,} without a tar's end"))

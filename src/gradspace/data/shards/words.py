@@ -1,0 +1,54 @@
+"""The vocabulary of a stream: the words of a bounded part of its captions, found once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from hashlib import blake2b
+from pathlib import Path
+
+import numpy as np
+
+from gradspace.data.cache import cache_folder
+from gradspace.data.shards.reading import UnusableSample
+from gradspace.data.shards.stream import ShardStream
+from gradspace.data.vocabulary import Vocabulary
+from gradspace.files import locked
+from gradspace.progress import Progress
+
+
+def stream_vocabulary(
+    stream: ShardStream, *, punctuation: bool, mask: bool, progress: Progress | None = None
+) -> Vocabulary:
+    """Count the words of `vocabulary_samples` samples, of shards by lot, or take the known ones."""
+    cached = _cached(stream, punctuation, mask)
+    cached.parent.mkdir(parents=True, exist_ok=True)
+    with locked(cached):  # the processes of a run all ask for it
+        if not cached.exists():
+            captions = _captions(stream, progress)
+            Vocabulary.build(captions, punctuation=punctuation, mask=mask).save(cached)
+    return Vocabulary.load(cached)
+
+
+def _cached(stream: ShardStream, punctuation: bool, mask: bool) -> Path:
+    shards = [str(path.absolute()) for path in stream.shards.paths]
+    known = [shards, stream.shards.sizes, stream.vocabulary_samples, punctuation, mask]
+    name = blake2b(json.dumps(known).encode(), digest_size=16).hexdigest()
+    return cache_folder() / "vocabularies" / f"{name}.json"
+
+
+def _captions(stream: ShardStream, progress: Progress | None) -> Iterator[str]:
+    """All captions of so many samples; shards that follow each other may be of one kind."""
+    shards, done = stream.shards, 0
+    for read, shard in enumerate(np.random.default_rng(0).permutation(len(shards)).tolist()):
+        for number in range(len(shards.index(shard))):
+            if done == stream.vocabulary_samples:
+                return
+            try:
+                yield from shards.captions(shard, number)
+            except UnusableSample:  # training names it
+                continue
+            done += 1
+        if progress:
+            share = max(done / stream.vocabulary_samples, (read + 1) / len(shards))
+            progress(round(1000 * share), 1000)
