@@ -71,7 +71,7 @@ def test_from_training_to_search(command: Command, tmp_path: Path) -> None:
     assert json.loads(Path("run/environment.json").read_text())["imports"] == ["my_things.py"]
     executed = times_executed(tmp_path)
 
-    told = "it was trained with --import my_things.py: code is never imported automatically, so read it"
+    told = "it was trained with --import my_things.py: code is never imported automatically, so"
     for arguments in (["evaluate", "run"], ["train", "--resume", "run"], ["report", "run"]):
         assert told in refusal(command(*arguments))
     assert told in refusal(command("train", "run/recipe.toml", "--out", "again"))
