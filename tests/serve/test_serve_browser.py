@@ -168,7 +168,7 @@ def test_a_picture_and_then_a_sentence(page: webdriver.Chrome, how: str) -> None
 
 def test_what_is_dropped_may_be_no_picture(page: webdriver.Chrome) -> None:
     give(page, "red", kind="text/plain")
-    until(page, lambda: find(page, "#count").text == "mine.png is no picture.")
+    until(page, lambda: find(page, "#count").text == "mine.png is not a picture.")
     give(page, "red", how="dragover")
     assert find(page, "#drop").is_displayed()
 

@@ -1,4 +1,4 @@
-"""The server: a page to search in, and the same as JSON over HTTP."""
+"""The search server: a page for browsers, and its functions as JSON over HTTP."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from gradspace.serve.pictures import CONTENT_TYPES, UNTOLD, UnknownFormat, as_jp
 
 STATIC = Path(__file__).parent / "static"
 ERRORS = {
-    400: ("the request cannot be read", "this server answers for localhost only"),
+    400: ("the request cannot be read", "this server answers requests to localhost only"),
     404: ("there is no such index or item", "there is no such item in the index photos: 'a.jpg'"),
-    413: ("too large", "a request has at most 20 MiB: send a smaller picture"),
-    415: ("no picture", "a picture is image/jpeg, image/png ..., got 'text/plain'"),
+    413: ("too large", "a request may have at most 20 MiB: send a smaller picture"),
+    415: ("not a picture", "a picture must be image/jpeg, image/png ..., got 'text/plain'"),
     422: ("not understood", "k: should be less than or equal to 200, got '500'"),
     503: (
-        "too much to do, or the index is gone",
-        "too many requests are waiting: ask again in a second",
+        "overloaded, or the index is gone",
+        "too many requests are waiting: try again in a second",
     ),
 }
 JPEG = {200: {"content": {"image/jpeg": {}}, "description": "a JPEG"}, 304: {"description": "same"}}
@@ -47,9 +47,9 @@ def make_app(
     limits: Limits | None = None,
     hosts: Collection[str] | None = None,
 ) -> FastAPI:
-    """An application that searches these indexes; the first one unless another is asked for.
+    """Make the application that searches these indexes, by default the first one.
 
-    `hosts` are the only names it answers for; None for any.
+    `hosts` are the host names that requests must carry; None for any.
     """
     limits, metrics = limits or Limits(), Metrics()
     desk = Desk(searchers, limits, metrics)
@@ -63,7 +63,7 @@ def make_app(
         title="gradspace",
         summary="Search images and captions with a trained model.",
         version=__version__,
-        docs_url=None,  # both pages would be fetched from elsewhere
+        docs_url=None,  # both pages would load scripts from elsewhere
         redoc_url=None,
         redirect_slashes=False,
         openapi_url="/api/openapi.json",
@@ -87,7 +87,7 @@ def _add_searches(app: FastAPI, desk: Desk) -> None:
         """Search by a sentence `q`, or for more `like` an item."""
         q = asked.q.strip()
         if bool(q) == bool(asked.like):
-            raise HTTPException(422, "search by a sentence q or for more like an item: one of both")
+            raise HTTPException(422, "give either a sentence q, or an item to find more like it")
         if asked.like:
             await desk.item(desk.name(asked.index), asked.like)
         found = await desk.search(request, Query(text=q, like=asked.like), asked)
@@ -102,7 +102,7 @@ def _add_searches(app: FastAPI, desk: Desk) -> None:
         """Search by a picture, or by a picture and a sentence `q`."""
         index = desk.name(asked.index)
         if not desk.searchers[index].reads_pictures:
-            raise HTTPException(422, f"the model of the index {index} reads no pictures")
+            raise HTTPException(422, f"the model of the index {index} cannot read pictures")
         async with desk.place_for_a_picture():
             picture = await _read(desk, asked.picture)
             query = Query(asked.q.strip(), picture, picture_weight=asked.picture_weight)
@@ -117,7 +117,7 @@ def _add_searches(app: FastAPI, desk: Desk) -> None:
         q: Annotated[schemas.Text, QueryParameters(examples=["a dog on a beach"])],
         index: Annotated[schemas.Text, QueryParameters(examples=["photos"])] = "",
     ) -> schemas.ExplainAnswer:
-        """What the words of a sentence and the regions of an image add to their score."""
+        """Explain what the words of a sentence and the regions of an image add to their score."""
         name = desk.name(index)
         if not q.strip():
             raise HTTPException(422, "an explanation needs a sentence q")
@@ -134,7 +134,7 @@ def _add_searches(app: FastAPI, desk: Desk) -> None:
 def _add_items(app: FastAPI, desk: Desk) -> None:
     @app.get("/api/indexes", responses=_errors(400, 503), tags=["indexes"])
     async def indexes() -> list[schemas.IndexAnswer]:
-        """All indexes of this server; the first one is searched by default."""
+        """List the indexes of this server; the first one is searched by default."""
         return [
             schemas.IndexAnswer(
                 id=name,
@@ -150,7 +150,7 @@ def _add_items(app: FastAPI, desk: Desk) -> None:
 
     @app.get("/api/items/{index}/{key:path}", responses=errors, tags=["indexes"])
     async def item(index: schemas.IndexId, key: schemas.Key) -> schemas.ItemAnswer:
-        """All that is known of an item."""
+        """Return everything known about an item."""
         return schemas.ItemAnswer.of(await desk.item(desk.name(index), key))
 
     images: dict[str, Any] = {"response_class": Response, "tags": ["indexes"]}
@@ -158,13 +158,13 @@ def _add_items(app: FastAPI, desk: Desk) -> None:
 
     @app.get("/thumbnails/{index}/{key:path}", **images)
     async def thumbnail(request: Request, index: schemas.IndexId, key: schemas.Key) -> Response:
-        """A small picture of an image."""
+        """Return a thumbnail of an image."""
         own = desk.searchers[desk.name(index)].index
         return _jpeg(request, await desk.file(index, key, own.thumbnail))
 
     @app.get("/pictures/{index}/{key:path}", **images)
     async def picture(request: Request, index: schemas.IndexId, key: schemas.Key) -> Response:
-        """An image at a size for the screen; never the file itself."""
+        """Return an image at screen size; never the file itself."""
         own = desk.searchers[desk.name(index)].index
         return _jpeg(request, await desk.file(index, key, lambda k: as_jpeg(own.picture(k))))
 
@@ -172,12 +172,12 @@ def _add_items(app: FastAPI, desk: Desk) -> None:
 def _add_the_rest(app: FastAPI, desk: Desk, metrics: Metrics) -> None:
     @app.get("/health", tags=["server"], responses=_errors(400))
     async def health() -> schemas.HealthAnswer:
-        """Whether the server answers."""
+        """Confirm that the server is running."""
         return schemas.HealthAnswer(status="ok", version=__version__)
 
     @app.get("/metrics", response_class=PlainTextResponse, tags=["server"], responses=_errors(400))
     async def counted() -> str:
-        """Requests, latencies, batch sizes and queues, for Prometheus."""
+        """Return requests, latencies, batch sizes and queue lengths for Prometheus."""
         return metrics.text({name: len(batcher) for name, batcher in desk.batchers.items()})
 
     @app.get("/", include_in_schema=False)
@@ -191,7 +191,7 @@ async def _read(desk: Desk, file: UploadFile) -> Image.Image:
     kind = file.content_type or ""
     if kind.partition(";")[0].strip().lower() not in (*CONTENT_TYPES, *UNTOLD):
         known = ", ".join(CONTENT_TYPES)
-        raise HTTPException(415, f"a picture is one of {known}, got {kind[:100]!r}")
+        raise HTTPException(415, f"a picture must be one of {known}, got {kind[:100]!r}")
     try:
         return await desk.in_thread(read_picture, file.file, desk.limits.picture_pixels)
     except TooManyPixels as error:
@@ -232,7 +232,7 @@ def _errors(*codes: int) -> dict[int | str, dict[str, Any]]:
 
 
 async def _not_understood(request: Request, error: Exception) -> JSONResponse:
-    """The first thing that is wrong, in a sentence."""
+    """Answer with the first validation error in a sentence."""
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     field = str(first["loc"][1]) if len(first["loc"]) > 1 else "the request"
@@ -248,5 +248,5 @@ async def _not_understood(request: Request, error: Exception) -> JSONResponse:
 
 
 async def _gone(request: Request, error: Exception) -> JSONResponse:
-    sentence = "the index has been moved or deleted: put it back, or start the server again"
+    sentence = "the index has been moved or deleted: put it back, or restart the server"
     return JSONResponse({"detail": sentence}, 503)

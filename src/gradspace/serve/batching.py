@@ -1,4 +1,4 @@
-"""Requests that come at the same time share one batch of the model, and one search of the index."""
+"""Batching: requests that arrive together share a batch of the model and a search of the index."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from gradspace.serve.limits import Limits
 
 @dataclass(frozen=True)
 class Searched:
-    """The answer to one request."""
+    """Answer to one request."""
 
     hits: list[Hit]
     unknown_words: list[str]
-    """Words of the query that the model has never seen."""
+    """Words of the query that are unknown to the model."""
 
 
 @dataclass(frozen=True, eq=False)
 class Ask:
-    """What one request wants to know, and where it waits for the answer."""
+    """One request, and the future of its answer."""
 
     query: Query
     k: int
@@ -37,10 +37,10 @@ class Ask:
 
 
 class Batcher:
-    """One thread that embeds and searches for all requests to an index.
+    """A thread that embeds and searches for all requests to an index.
 
-    A request that was cancelled is left out. Where a batch fails, each of its requests is tried
-    alone, so that only the one at fault gets the error.
+    Cancelled requests are left out. If a batch fails, each of its requests is retried alone, so
+    that only the one at fault gets the error.
     """
 
     def __init__(
@@ -54,11 +54,11 @@ class Batcher:
         self._thread: threading.Thread | None = None
 
     def __len__(self) -> int:
-        """How many requests wait."""
+        """Number of waiting requests."""
         return self._waiting.qsize()
 
     def submit(self, ask: Ask) -> Future[Searched]:
-        """Raises queue.Full where too many wait already."""
+        """Queue a request; raises queue.Full if too many are waiting already."""
         self._waiting.put_nowait(ask)
         with self._lock:
             if self._thread is None:
@@ -67,7 +67,7 @@ class Batcher:
         return ask.answer
 
     def close(self, seconds: float = 1.0) -> None:
-        """End the thread; one that is busy for longer ends with the process."""
+        """End the thread; if it stays busy for longer, it ends with the process."""
         with self._lock:
             if self._thread is None:
                 return
@@ -89,7 +89,7 @@ class Batcher:
                 return
 
     def _gather(self, first: Ask) -> tuple[list[Ask], bool]:
-        """The requests of a batch, and whether more may come after it."""
+        """Collect the requests of a batch, and whether more may follow."""
         batch = [first]
         until = time.monotonic() + self._limits.batch_wait
         while len(batch) < self._limits.batch:
@@ -116,7 +116,7 @@ class Batcher:
                 ask.answer.set_result(answer)
 
     def _search(self, batch: Sequence[Ask]) -> list[Searched]:
-        """All sentences and pictures are embedded together; searched are those of one kind."""
+        """Embed all queries together, then search in groups of equal kind and conditions."""
         to_embed = [number for number, ask in enumerate(batch) if not ask.query.like]
         vectors = self._searcher.embed([batch[n].query for n in to_embed]) if to_embed else None
         row = {number: row for row, number in enumerate(to_embed)}

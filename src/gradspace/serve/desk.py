@@ -1,4 +1,4 @@
-"""The indexes of a server by name, and how a request waits for one of them."""
+"""Indexes of a server by name, and the handling of requests that wait for them."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ from gradspace.serve.schemas import Options
 T = TypeVar("T")
 RETRY = {"Retry-After": "1"}
 READING = 8
-"""Threads that read items and pictures."""
+"""Number of threads that read items and pictures."""
 
 
 class Desk:
-    """Takes requests to the right index, and brings the answers or says why there is none."""
+    """Dispatches requests to their index, and returns answers or HTTP errors."""
 
     def __init__(self, searchers: Sequence[Searcher], limits: Limits, metrics: Metrics) -> None:
         if not searchers:
-            raise ValueError("a server needs an index to search")
+            raise ValueError("a server needs at least one index to search, got none")
         self.limits = limits
         self.searchers = dict(zip(_ids([s.index.name for s in searchers]), searchers, strict=True))
         self.batchers = {
             name: Batcher(searcher, limits, partial(metrics.batch, name))
             for name, searcher in self.searchers.items()
         }
-        # Looked at before there are requests: the model is asked by one thread at a time.
+        # Made before there are requests, as only one thread at a time may use the model.
         self.offers = {name: make_offer(searcher) for name, searcher in self.searchers.items()}
         self._pictures = anyio.Semaphore(limits.pictures_at_once)
         self._reading = anyio.CapacityLimiter(READING)
@@ -54,11 +54,11 @@ class Desk:
             batcher.close()
 
     def name(self, index: str) -> str:
-        """Resolve the index that is asked for, or answer 404."""
+        """Resolve the index name, or answer 404."""
         name = index or next(iter(self.searchers))
         if name not in self.searchers:
             raise HTTPException(
-                404, f"there is no index {name[:100]!r}; there are {', '.join(self.searchers)}"
+                404, f"there is no index {name[:100]!r}; use one of {', '.join(self.searchers)}"
             )
         return name
 
@@ -71,14 +71,14 @@ class Desk:
         return wanted
 
     async def search(self, request: Request, query: Query, options: Options) -> Searched:
-        """Waits with others for the model; an error is the request's own."""
+        """Search in a batch with other requests; errors are those of this request alone."""
         index = self.name(options.index)
         ask = Ask(query, options.k, self.kind(index, options.kind), options.conditions)
         try:
             answer = self.batchers[index].submit(ask)
         except queue.Full as error:
             raise HTTPException(
-                503, "too many requests are waiting: ask again in a second", RETRY
+                503, "too many requests are waiting: try again in a second", RETRY
             ) from error
         try:
             return await self._answered(request, answer)
@@ -86,7 +86,7 @@ class Desk:
             raise HTTPException(422, str(error)) from error
 
     async def _answered(self, request: Request, answer: Future[Searched]) -> Searched:
-        """Gives up when the time is over or the client has gone."""
+        """Wait for an answer; give up if time runs out or the client disconnects."""
         waiting = asyncio.wrap_future(answer)
         gone = asyncio.ensure_future(_gone(request))
         gone.add_done_callback(lambda task: task.cancelled() or task.exception())
@@ -103,7 +103,7 @@ class Desk:
             return waiting.result()
         if gone in done:
             gone.result()
-            raise HTTPException(499, "the client has gone")
+            raise HTTPException(499, "the client has disconnected")
         raise HTTPException(503, too_slow(self.limits), RETRY)
 
     async def item(self, index: str, key: str) -> Item:
@@ -114,7 +114,7 @@ class Desk:
         raise HTTPException(404, no_item(index, key))
 
     async def file(self, index: str, key: str, read: Callable[[str], bytes | None]) -> bytes:
-        """What an index has of an image; whatever the key is, nothing outside of the index."""
+        """Read a file of an image; no key, whatever it is, leads outside the index."""
         found = None
         if not leads_outside(key) and "\0" not in key:
             try:
@@ -122,13 +122,15 @@ class Desk:
             except KeyError:
                 pass
             except ValueError as error:
-                raise HTTPException(404, f"the file of {key[:200]!r} is gone or broken") from error
+                raise HTTPException(
+                    404, f"the file of {key[:200]!r} is missing or broken"
+                ) from error
         if found is None:
             raise HTTPException(404, no_item(index, key))
         return found
 
     async def explain(self, index: str, key: str, text: str) -> Explanation | None:
-        """One at a time: the model has searches to do."""
+        """Explain one score at a time, which leaves the model free for searches."""
         explain = self.searchers[index].explain
         return await self.in_thread(explain, key, text, limiter=self._explaining)
 
@@ -145,7 +147,7 @@ class Desk:
 
     @asynccontextmanager
     async def place_for_a_picture(self) -> AsyncIterator[None]:
-        """Waits until few enough pictures are in memory."""
+        """Wait until few enough pictures are in memory."""
         with self._in_time():
             await self._pictures.acquire()
         try:
@@ -172,11 +174,11 @@ def no_item(index: str, key: str) -> str:
 
 
 def too_slow(limits: Limits) -> str:
-    return f"no answer within {limits.seconds:g} seconds: ask again when there is less to do"
+    return f"no answer within {limits.seconds:g} seconds: try again when there is less load"
 
 
 def _ids(names: Sequence[str]) -> list[str]:
-    """Names as parts of an address, each once."""
+    """Make unique ids that can be parts of an address."""
     ids: list[str] = []
     for name in names:
         plain = re.sub(r"[^\w.-]+", "-", name).strip("-.") or "index"

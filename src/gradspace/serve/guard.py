@@ -1,4 +1,4 @@
-"""What stands before every route: who and what is let in, the headers of answers, counts."""
+"""Guard before every route: admission of requests, headers of answers, and metrics."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ FORM = "multipart/form-data"
 
 @dataclass(frozen=True)
 class Guard:
-    """Around the whole application."""
+    """ASGI middleware around the whole application."""
 
     app: ASGIApp
     metrics: Metrics
     body_bytes: int
     hosts: Collection[str] | None = None
-    """The only hosts that are answered for; None for any.
+    """Host names that requests must carry; None for any.
 
-    A web site could let its own name lead to this machine, and read the answers in the browser of
-    somebody who looks at it: its requests carry that name.
+    A web site could make its own name resolve to this machine, and read the answers in a visitor's
+    browser (DNS rebinding); such requests carry that name.
     """
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -66,14 +66,14 @@ class Guard:
                 await refused(scope, receive, send_guarded)
             else:
                 await self.app(scope, _limited(receive, self.body_bytes), send_guarded)
-        except asyncio.CancelledError:  # the server stops, and has waited long enough
+        except asyncio.CancelledError:  # the server is stopping, and has waited long enough
             if not status:
-                sentence = "the server is stopping: ask again later"
+                sentence = "the server is stopping: try again later"
                 await _sentence(503, sentence)(scope, receive, send_guarded)
         except Exception:
-            logging.getLogger("uvicorn.error").exception("a mistake in the server")
+            logging.getLogger("uvicorn.error").exception("internal error")
             if not status:
-                sentence = "something went wrong in the server; its log says what"
+                sentence = "something went wrong in the server; see its log"
                 await _sentence(500, sentence)(scope, receive, send_guarded)
         finally:
             route = getattr(scope.get("route"), "path", "other")
@@ -83,7 +83,9 @@ class Guard:
     def _refusal(self, headers: Headers) -> JSONResponse | None:
         host = headers.get("host", "")
         if self.hosts is not None and _without_port(host) not in self.hosts:
-            return _sentence(400, f"this server answers for localhost only, not for {host[:100]!r}")
+            return _sentence(
+                400, f"this server answers requests to localhost only, not to {host[:100]!r}"
+            )
         length = headers.get("content-length", "0")
         if not length.isdecimal() or len(length) > 18 or int(length) > self.body_bytes:
             return _sentence(413, too_large(self.body_bytes))
@@ -91,7 +93,7 @@ class Guard:
 
 
 class FormRoute(APIRoute):
-    """A route that reads forms, and says so before it reads anything else."""
+    """A route for forms, which rejects other content types before reading the body."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
@@ -99,18 +101,18 @@ class FormRoute(APIRoute):
         async def handle_form(request: Request) -> Response:
             kind = request.headers.get("content-type", "")
             if kind.partition(";")[0].strip().lower() != FORM:
-                raise HTTPException(415, f"a picture is sent as {FORM}, got {kind[:100]!r}")
+                raise HTTPException(415, f"a picture must be sent as {FORM}, got {kind[:100]!r}")
             return await handle(request)
 
         return handle_form
 
 
 def too_large(limit: int) -> str:
-    return f"a request has at most {limit / 2**20:.3g} MiB: send a smaller picture"
+    return f"a request may have at most {limit / 2**20:.3g} MiB: send a smaller picture"
 
 
 def _limited(receive: Receive, limit: int) -> Receive:
-    """Counts what really arrives, whatever Content-Length says."""
+    """Limit the bytes that actually arrive, whatever Content-Length says."""
     arrived = 0
 
     async def receive_limited() -> Message:

@@ -1,4 +1,4 @@
-"""What a server counts, in the text format that Prometheus reads."""
+"""Metrics of a server, in the text format of Prometheus."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Histogram:
 
 
 class Metrics:
-    """Requests by route and status, how long they took, and how the model's batches were filled."""
+    """Counts of requests by route and status, their durations, and sizes of the model's batches."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -51,12 +51,12 @@ class Metrics:
             self._batches[index].add(size)
 
     def text(self, waiting: Mapping[str, int]) -> str:
-        """All of it; `waiting` is the length of the queue of each index."""
+        """Format all metrics; `waiting` is the length of the queue of each index."""
         with self._lock:
             return "".join(f"{line}\n" for line in self._lines(waiting))
 
     def _lines(self, waiting: Mapping[str, int]) -> Iterator[str]:
-        yield from _head("gradspace_requests_total", "counter", "Requests that were answered.")
+        yield from _head("gradspace_requests_total", "counter", "Requests answered.")
         for (method, route, status), count in sorted(self._requests.items()):
             labels = _labels({"method": method, "route": route, "status": str(status)})
             yield f"gradspace_requests_total{labels} {count}"
@@ -66,7 +66,7 @@ class Metrics:
         yield from _head("gradspace_batch_size", "histogram", "Requests that shared a batch.")
         for index, sizes in sorted(self._batches.items()):
             yield from sizes.lines("gradspace_batch_size", {"index": index})
-        yield from _head("gradspace_queue_length", "gauge", "Requests that wait for the model.")
+        yield from _head("gradspace_queue_length", "gauge", "Requests waiting for the model.")
         for index, length in sorted(waiting.items()):
             yield f"gradspace_queue_length{_labels({'index': index})} {length}"
 

@@ -1,4 +1,4 @@
-"""What the server is asked and answers, as JSON; with the examples that its OpenAPI page shows."""
+"""Requests and answers of the server as JSON, with the examples in its OpenAPI description."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HIT: dict[str, Any] = {**ITEM, "rank": 1, "score": 0.31}
 
 def _plain(text: str) -> str:
     if "\0" in text:
-        raise ValueError("a text has no NUL characters")
+        raise ValueError("must not contain NUL characters")
     return text
 
 
@@ -37,22 +37,22 @@ def _condition(text: str) -> str:
 Text = Annotated[str, Field(max_length=MOST_CHARACTERS), AfterValidator(_plain)]
 Where = Annotated[str, Field(max_length=MOST_CHARACTERS), AfterValidator(_condition)]
 IndexId = Annotated[str, Path(description="The id of an index.", examples=["photos"])]
-Key = Annotated[str, Path(description="Of an item.", examples=["holiday/beach.jpg"])]
+Key = Annotated[str, Path(description="The key of an item.", examples=["holiday/beach.jpg"])]
 
 
 class Options(BaseModel):
-    """How to search, whatever is searched for."""
+    """Options common to all searches."""
 
     model_config = ConfigDict(extra="forbid")
 
-    k: int = Field(24, ge=1, le=MOST_RESULTS, description="How many results.")
+    k: int = Field(24, ge=1, le=MOST_RESULTS, description="The number of results.")
     kind: Kind | None = Field(
-        None, description="What to find; images where the index has any, unless asked for."
+        None, description="What to find; by default images, if the index has any."
     )
     where: list[Where] = Field(
         [],
         max_length=MOST_CONDITIONS,
-        description="Conditions on the metadata, all of which are met; may be repeated.",
+        description="Conditions on the metadata that results must meet; may be repeated.",
         examples=[["year>=2020", "folder=holiday"]],
     )
     index: Text = Field(
@@ -65,7 +65,7 @@ class Options(BaseModel):
 
 
 class SentenceSearch(Options):
-    """A search by sentence, or for more of what was found."""
+    """A search by sentence, or for items like a given one."""
 
     q: Text = Field("", description="A sentence.", examples=["a dog on a beach"])
     like: Text = Field(
@@ -76,10 +76,10 @@ class SentenceSearch(Options):
 class PictureSearch(Options):
     """A search by picture, or by a picture and a sentence."""
 
-    picture: UploadFile = Field(description=f"As {', '.join(CONTENT_TYPES)}.")
+    picture: UploadFile = Field(description=f"A picture of type {', '.join(CONTENT_TYPES)}.")
     q: Text = Field("", description="A sentence, to search by both.", examples=["at night"])
     picture_weight: float = Field(
-        0.5, ge=0, le=1, description="What the picture counts beside the sentence."
+        0.5, ge=0, le=1, description="The weight of the picture relative to the sentence."
     )
 
 
@@ -91,12 +91,12 @@ class IndexAnswer(BaseModel):
     items: int = Field(examples=[31783])
     kinds: list[Kind] = Field(examples=[["image", "caption"]])
     reads_pictures: bool = Field(description="Whether it can be searched by picture.")
-    explains: bool = Field(description="Whether it can say why an image was found.")
+    explains: bool = Field(description="Whether it can explain why an image was found.")
     sentences: list[str] = Field(
-        description="A few sentences from it, to try.", examples=[["a dog runs along the beach"]]
+        description="A few of its sentences, to try.", examples=[["a dog runs along the beach"]]
     )
     conditions: list[str] = Field(
-        description="A condition for each field by which items differ, met by some of them.",
+        description="An example condition for each field in which items differ.",
         examples=[["year>=2020", "folder=holiday"]],
     )
 
@@ -108,8 +108,8 @@ class ItemAnswer(BaseModel):
 
     key: str
     kind: Kind
-    text: str = Field(description="A caption; of an image its captions, one a line.")
-    image: str = Field(description="The key of the image to show, where there is one.")
+    text: str = Field(description="The caption or, for an image, its captions, one per line.")
+    image: str = Field(description="The key of the image to show, if there is one.")
     metadata: dict[str, Value]
 
     @classmethod
@@ -122,7 +122,7 @@ class HitAnswer(ItemAnswer):
 
     model_config = ConfigDict(json_schema_extra={"example": HIT})
 
-    rank: int = Field(description="From 1.")
+    rank: int = Field(description="The rank, from 1.")
     score: float = Field(description="The cosine of its vector with the query's.")
 
     @classmethod
@@ -131,7 +131,7 @@ class HitAnswer(ItemAnswer):
 
 
 class SearchAnswer(BaseModel):
-    """What fits best, in order."""
+    """The best results, in order."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -143,7 +143,7 @@ class SearchAnswer(BaseModel):
     kind: Kind
     hits: list[HitAnswer]
     unknown_words: list[str] = Field(
-        description="Words of the sentence that the model has never seen: it reads all as one."
+        description="Words of the sentence unknown to the model, which it cannot tell apart."
     )
 
 
@@ -155,7 +155,7 @@ class WordAnswer(BaseModel):
 
 
 class ExplainAnswer(BaseModel):
-    """Why an item scores as it does for a sentence, as far as its model can tell."""
+    """An explanation of an item's score for a sentence, as far as its model can give one."""
 
     words: list[WordAnswer]
     regions: list[list[float]] | None = Field(
@@ -163,7 +163,7 @@ class ExplainAnswer(BaseModel):
         examples=[[[0.01, 0.2], [0.0, 0.05]]],
     )
     attention: list[list[list[float]]] | None = Field(
-        description="Of each word, how much it looks at each cell.", examples=[None]
+        description="How much each word attends to each cell.", examples=[None]
     )
     box: tuple[float, float, float, float] | None = Field(
         description="Left, top, right and bottom of the grid, as shares of the image's sides.",
@@ -181,13 +181,13 @@ class ExplainAnswer(BaseModel):
 
 
 class HealthAnswer(BaseModel):
-    """The server answers."""
+    """Answer of a server that is running."""
 
     status: str = Field(examples=["ok"])
     version: str = Field(examples=["0.1.0"])
 
 
 class ErrorAnswer(BaseModel):
-    """What was wrong, in one sentence."""
+    """Description of an error in one sentence."""
 
     detail: str

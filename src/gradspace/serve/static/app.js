@@ -194,11 +194,11 @@ function onTyping(now) {
 
 function searchBy(file) {
   if (!file.type.startsWith("image/")) {
-    byId("count").textContent = `${file.name || "That"} is no picture.`;
+    byId("count").textContent = `${file.name || "That"} is not a picture.`;
     return;
   }
   if (!readPictures()) {
-    byId("count").textContent = "The model of this index reads sentences only, no pictures.";
+    byId("count").textContent = "The model of this index reads sentences only, not pictures.";
     return;
   }
   picture = { file, number: pictures.length, address: URL.createObjectURL(file) };
