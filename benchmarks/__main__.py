@@ -57,7 +57,7 @@ def main(
     """Time and memory of gradspace next to its peers and to plain loops."""
     if write and (quick or only):
         raise typer.BadParameter("--write needs the whole run, without --quick and --only")
-    for peer in ("faiss", "pytorch_metric_learning"):
+    for peer in ("faiss", "pytorch_metric_learning", "webdataset", "datasets"):
         if find_spec(peer) is None:
             raise typer.BadParameter(f"{peer} is missing: pip install -e '.[bench]'")
     console = Console(width=max(Console().width, WIDTH))

@@ -33,6 +33,11 @@ SHARDS = 8
 TARGET = 1.1
 """Times the seconds of the bare library."""
 
+LONG = "memory"
+LONG_PICTURES = 5_120
+"""Of 4 MiB: a stream of 20 GiB."""
+PER_SHARD = 8
+
 TITLES = {
     ("WebDataset", "bare"): "webdataset alone, shuffled in a buffer",
     ("WebDataset", "stream"): "gradspace, streamed",
@@ -47,11 +52,14 @@ TITLES = {
 
 def cases(quick: bool) -> list[Case]:
     images, side = (64, 32) if quick else (1_000, 500)
-    return [Case("readers", who, what, images, 1, side) for what, who in TITLES]
+    bounded = Case("readers", "stream", LONG, 64 if quick else LONG_PICTURES, 1, 1180)
+    return [*(Case("readers", who, what, images, 1, side) for what, who in TITLES), bounded]
 
 
 def prepare(case: Case) -> Call:
     """The picture files are equal for all: a JPEG of noise with large grains, a caption each."""
+    if case.what == LONG:
+        return Call(_long(case))
     images = max(case.images, WORKERS * BATCH)  # fewer have no batch for each worker
     work = _folder(images, case.width)
     made: dict[tuple[str, str], Callable[[], Iterable[Any]]] = {
@@ -175,12 +183,12 @@ def _folder(images: int, side: int) -> Path:
     files = [_jpeg(seed % 50, side) for seed in range(images)]
     (work / "shards").mkdir()
     for shard in range(SHARDS):
-        with tarfile.open(work / "shards" / f"train-{shard:03d}.tar", "w") as archive:
-            for number in range(shard, images, SHARDS):
-                for ending, data in (("jpg", files[number]), ("txt", b"a caption")):
-                    entry = tarfile.TarInfo(f"{number:06d}.{ending}")
-                    entry.size = len(data)
-                    archive.addfile(entry, io.BytesIO(data))
+        members = [
+            (f"{number:06d}.{ending}", data)
+            for number in range(shard, images, SHARDS)
+            for ending, data in (("jpg", files[number]), ("txt", b"a caption"))
+        ]
+        _write_tar(work / "shards" / f"train-{shard:03d}.tar", members)
     import datasets
 
     datasets.disable_progress_bars()
@@ -191,6 +199,14 @@ def _folder(images: int, side: int) -> Path:
     made.save_to_disk(str(work / "saved"))
     made.to_parquet(str(work / "train.parquet"))
     return work
+
+
+def _write_tar(path: Path, members: Iterable[tuple[str, bytes]]) -> None:
+    with tarfile.open(path, "w") as archive:
+        for name, data in members:
+            entry = tarfile.TarInfo(name)
+            entry.size = len(data)
+            archive.addfile(entry, io.BytesIO(data))
 
 
 def _jpeg(seed: int, side: int) -> bytes:
@@ -209,6 +225,51 @@ def _remove(work: Path, owner: int) -> None:
 # --- what came out ------------------------------------------------------------------------------
 
 
+def _long(case: Case) -> Callable[[], dict[str, float]]:
+    """A stream much larger than what is on disk: every shard is another name of one file."""
+    images = max(case.images, 8 * BATCH)
+    work = Path(tempfile.mkdtemp(prefix="gradspace-readers-"))
+    atexit.register(_remove, work, os.getpid())
+    os.environ["GRADSPACE_CACHE"] = str(work / "cache")
+    file = io.BytesIO()
+    rng = np.random.default_rng(0)
+    noise = rng.integers(0, 256, (case.width, case.width, 3), dtype=np.uint8)
+    Image.fromarray(noise).save(file, "PNG", compress_level=0)
+    members = [
+        (f"{n}.{kind}", data)
+        for n in range(PER_SHARD)
+        for kind, data in (("png", file.getvalue()), ("txt", b"a caption"))
+    ]
+    (work / "shards").mkdir()
+    _write_tar(work / "shards" / "train-0000.tar", members)
+    for shard in range(1, images // PER_SHARD):
+        os.link(work / "shards" / "train-0000.tar", work / "shards" / f"train-{shard:04d}.tar")
+    return lambda: _memory_along(work, images)
+
+
+def _memory_along(work: Path, images: int) -> dict[str, float]:
+    """The most megabytes of this process and its workers, in each quarter of the stream."""
+    seen, most = 0, [0.0, 0.0, 0.0, 0.0]
+    for pixels in _stream(work, images):
+        quarter = 4 * seen // images
+        most[quarter] = max(most[quarter], _own_megabytes())
+        seen += len(pixels)
+    size = (work / "shards" / "train-0000.tar").stat().st_size * (images // PER_SHARD)
+    quarters = {f"quarter {number + 1}": value for number, value in enumerate(most)}
+    return {"pictures": seen, "read": size / 2**30, **quarters}
+
+
+def _own_megabytes() -> float:
+    """What processes have for themselves: not shared with others, and in no file."""
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    total = 0
+    for process in ("self", *children):
+        for line in Path(f"/proc/{process}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Private_Dirty:"):
+                total += int(line.split()[1])
+    return total * 1024 / 1e6
+
+
 def check(measured: Mapping[Case, Measurement]) -> None:
     """All read as many pictures, but for what webdataset's workers have left of a last batch."""
     for case, m in measured.items():
@@ -219,6 +280,8 @@ def check(measured: Mapping[Case, Measurement]) -> None:
 
 def tables(measured: Mapping[Case, Measurement]) -> list[Table]:
     bare = {case.what: m for case, m in measured.items() if case.who == "bare"}
+    long = {case: m for case, m in measured.items() if case.what == LONG}
+    measured = {case: m for case, m in measured.items() if case.what != LONG}
     rows = [
         [
             f"{case.what}: {TITLES[case.what, case.who]}",
@@ -236,4 +299,11 @@ def tables(measured: Mapping[Case, Measurement]) -> list[Table]:
     )
     finding = f"Each reader should take at most {TARGET} times as long as the library alone."
     columns = ["", "seconds", "pictures/s", "x bare", "MB"]
-    return [Table(title, columns, rows, finding)]
+    return [Table(title, columns, rows, finding), *(_long_table(m) for m in long.values())]
+
+
+def _long_table(m: Measurement) -> Table:
+    quarters = [f"quarter {number}" for number in range(1, 5)]
+    title = f"A stream on {WORKERS} workers: most MB that all processes have for themselves"
+    row = [three_digits(m.numbers[name]) if m.numbers else "-" for name in ("read", *quarters)]
+    return Table(title, ["GiB read", "seconds", *quarters], [[row[0], seconds(m), *row[1:]]])

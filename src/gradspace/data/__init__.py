@@ -3,6 +3,10 @@
 dataset     what a dataset is
 open        any dataset by name or path
 readers/    one file per layout: add yours there
+shards/     tar shards: their index, reading in place, streams
+regions/    region features in files of others, converted once
+rows        pictures in the rows of a table
+shares      splits where none are named
 problems    what is wrong with the items of a dataset
 check       a report of what a dataset holds
 image_files, feature_files, json_files, text_files, cache    what is on disk
