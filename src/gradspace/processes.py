@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -77,7 +77,7 @@ def group() -> Iterator[None]:
         yield
         any_of(False)  # torchrun ends all when one ends with an exit code: wait for the slowest
     except BaseException as error:
-        if store.add("gradspace/failed", 1) > 1 and isinstance(error, Exception):
+        if isinstance(error, Exception) and not _fails_first(store):
             sys.exit(1)
         if isinstance(error, dist.DistError) or "gloo/transport" in str(error):
             raise RuntimeError(
@@ -85,6 +85,18 @@ def group() -> Iterator[None]:
             ) from error
         raise
     dist.destroy_process_group()
+
+
+def _fails_first(store: Any) -> bool:
+    """Whether no other process has failed before this one.
+
+    The first machine, which knows, may be what was lost: then one process of each other machine
+    says so.
+    """
+    try:
+        return int(store.add("gradspace/failed", 1)) == 1
+    except dist.DistError:
+        return local_rank() == 0
 
 
 def launch(number: int, arguments: Sequence[str]) -> int:
