@@ -218,6 +218,15 @@ def total(number: int) -> int:
     return int(numbers)
 
 
+def largest(number: int) -> int:
+    """The largest that any process has."""
+    if world_size() == 1:
+        return number
+    numbers = torch.tensor(number)
+    dist.all_reduce(numbers, dist.ReduceOp.MAX)
+    return int(numbers)
+
+
 def from_first(text: str) -> str:
     """What the first process has here."""
     if world_size() == 1:

@@ -40,6 +40,10 @@ class Pretrained(nn.Module):
         """The smallest input that `forward` takes."""
         raise NotImplementedError
 
+    def towers(self) -> list[nn.Module]:
+        """The networks that are called as a whole, and that a large one is divided by."""
+        return [self.network]
+
     def fine_tune(self, enabled: bool) -> None:
         """Train the network, or freeze it."""
         self.fine_tuned = enabled
