@@ -120,14 +120,14 @@ class Filling:
     def run(self, progress: Progress | None = None) -> int:
         """Fill what nobody else fills, until all is there; how many shards were this process's."""
         own = 0
-        while missing := self._missing():
+        while missing := self.missing():
             filled = sum(self.fill(number, progress) for number in missing)
             own += filled
             if not filled:
                 time.sleep(WAIT)  # others are at it, and may be lost
         return own
 
-    def _missing(self) -> list[int]:
+    def missing(self) -> list[int]:
         paths = enumerate(self.plan.shards(self.folder))
         return [number for number, path in paths if not path.exists()]
 
@@ -205,5 +205,5 @@ class Filling:
         if progress is None:
             return lambda done: None
         total = self.plan.num_images + self.plan.num_captions
-        there = (self.plan.num_shards - len(self._missing())) * total // self.plan.num_shards
+        there = (self.plan.num_shards - len(self.missing())) * total // self.plan.num_shards
         return lambda done: progress(min(total, there + done), total)
