@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -78,7 +78,7 @@ def group() -> Iterator[None]:
         yield
         any_of(False)  # wait for the slowest: torchrun ends all once one exits with a code
     except BaseException as error:
-        if store.add("gradspace/failed", 1) > 1 and isinstance(error, Exception):
+        if isinstance(error, Exception) and not _fails_first(store):
             sys.exit(1)
         if isinstance(error, dist.DistError) or "gloo/transport" in str(error):
             raise RuntimeError(
@@ -86,6 +86,18 @@ def group() -> Iterator[None]:
             ) from error
         raise
     dist.destroy_process_group()
+
+
+def _fails_first(store: Any) -> bool:
+    """Whether no other process has failed before this one.
+
+    The first machine, which knows, may be what was lost: then one process of each other machine
+    says so.
+    """
+    try:
+        return int(store.add("gradspace/failed", 1)) == 1
+    except dist.DistError:
+        return local_rank() == 0
 
 
 def launch(number: int, arguments: Sequence[str]) -> int:
@@ -205,6 +217,15 @@ def total(number: int) -> int:
         return number
     numbers = torch.tensor(number)
     dist.all_reduce(numbers)
+    return int(numbers)
+
+
+def largest(number: int) -> int:
+    """The largest that any process has."""
+    if world_size() == 1:
+        return number
+    numbers = torch.tensor(number)
+    dist.all_reduce(numbers, dist.ReduceOp.MAX)
     return int(numbers)
 
 

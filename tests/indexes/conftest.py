@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -28,3 +29,16 @@ def photos(tmp_path: Path) -> Path:
     folder = tmp_path / "photos"
     write_photos(folder, range(10))
     return folder
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Path:
+    """One megabyte, where this user may mount one."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", place], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip("a small disk cannot be mounted here")
+    return place

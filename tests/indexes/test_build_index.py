@@ -219,19 +219,6 @@ def test_a_second_build_is_refused(
     expect(index, system, photos, names(photos))
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Path:
-    """One megabyte, where this user may mount one."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", place], capture_output=True, check=False
-    )
-    if mounted.returncode:
-        pytest.skip("a small disk cannot be mounted here")
-    return place
-
-
 @pytest.mark.slow
 def test_a_full_disk(
     model: Path, system: System, photos: Path, small_disk: Path, monkeypatch: pytest.MonkeyPatch

@@ -13,6 +13,8 @@ from gradspace import processes
 from gradspace.cli import options
 from gradspace.cli.shared import console, errors, process_group, progress_bar
 from gradspace.files import check_out_file
+from gradspace.indexes.fill import embed_shards
+from gradspace.indexes.shards import PLAN
 from gradspace.runs.data import run_split
 from gradspace.runs.embed import note_on_words
 from gradspace.runs.evaluate import TOP, Evaluation, evaluate
@@ -95,20 +97,29 @@ def embed(
     run: Annotated[
         Path, typer.Argument(help="Folder of a trained run, or CLIP, SigLIP ... as they are.")
     ],
-    out: Annotated[Path, typer.Option(help="A safetensors file to write.")],
-    texts: Annotated[
-        list[str] | None, typer.Option("--text", help="A sentence of your own; repeat for more.")
-    ] = None,
-    images: Annotated[
-        list[Path] | None, typer.Option("--image", help="A picture of your own; repeat for more.")
-    ] = None,
+    out: options.Embedded,
+    texts: options.OwnTexts = None,
+    images: options.OwnImages = None,
     data: options.Data = None,
     features: options.Features = None,
     split: options.OtherSplit = None,
+    shards: options.Shards = None,
+    num_workers: options.NumWorkers = None,
     device: options.Device = None,
 ) -> None:
-    """Write the embeddings of a split, or of your own sentences and pictures."""
+    """Write the embeddings of a split, or of your own sentences and pictures.
+
+    With --shards also of a folder of photos or a file of captions: any number of processes and
+    machines fill a folder together, started and killed at any time.
+    """
+    if shards is not None or (out / PLAN).exists():
+        if texts or images:
+            raise ValueError("--text and --image go into a file: leave --shards out")
+        _embed_shards(run, out, shards, data, features, split, num_workers, device)
+        return
     check_out_file(out)
+    if num_workers is not None:
+        raise ValueError("--num-workers is for --shards: leave it out")
     if (texts or images) and (data or features or split):
         raise ValueError(
             "--text and --image are embedded without a dataset: leave --data, --features and "
@@ -131,6 +142,43 @@ def embed(
             console.print(
                 f"wrote {what} to {typed(out)}", markup=False, highlight=False, soft_wrap=True
             )
+
+
+def _embed_shards(
+    run: Path,
+    out: Path,
+    shards: int | None,
+    data: str | None,
+    features: Path | None,
+    split: str | None,
+    num_workers: int | None,
+    device: str | None,
+) -> None:
+    try:
+        done = embed_shards(
+            run,
+            data,
+            out=out,
+            shards=shards,
+            split=split,
+            features=features,
+            num_workers=num_workers,
+            device=device,
+            show=progress_bar,
+        )
+    except KeyboardInterrupt:
+        again = "stopped; complete shards are kept, and the same command goes on"
+        raise KeyboardInterrupt(again) from None
+    found = done.manifest
+    what = f"{counted(found['images'], 'image')} and {counted(found['captions'], 'caption')}"
+    left = f", {len(found['broken']):,} left out" if found["broken"] else ""
+    console.print(
+        f"filled {done.own} of {counted(done.plan.num_shards, 'shard')}; {typed(out)} is complete: "
+        f"{what}{left}",
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )
 
 
 def _own_embeddings(model: LoadedModel, texts: list[str], images: list[Path]) -> Embeddings:

@@ -127,6 +127,25 @@ Proposals = Annotated[
     typer.Option(min=1, help="Times as many as are listed, by --propose; 2 by default."),
 ]
 
+# --- embed --------------------------------------------------------------------------------------
+
+Embedded = Annotated[
+    Path, typer.Option(help="A safetensors file to write; with --shards a folder to fill.")
+]
+OwnTexts = Annotated[
+    list[str] | None, typer.Option("--text", help="A sentence of your own; repeat for more.")
+]
+OwnImages = Annotated[
+    list[Path] | None, typer.Option("--image", help="A picture of your own; repeat for more.")
+]
+Shards = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Fill a folder in so many parts, together with all processes and machines that do.",
+    ),
+]
+
 # --- compare ------------------------------------------------------------------------------------
 
 ComparisonFile = Annotated[
@@ -195,6 +214,12 @@ IndexSplit = Annotated[str | None, typer.Option(help="Which split of a dataset; 
 Metadata = Annotated[
     Path | None,
     typer.Option(help="CSV with a column path and others, for photos: see `search --where`."),
+]
+Embeddings = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FOLDER", help="What `gradspace embed --shards` wrote, in place of a source."
+    ),
 ]
 IndexName = Annotated[
     str | None, typer.Option(help="Name of the index; by default that of its folder.")

@@ -8,23 +8,21 @@ from __future__ import annotations
 
 import errno
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gradspace.data.dataset import Split, gather_features
-from gradspace.data.inputs import PictureReading, Pixels
 from gradspace.data.loader import Loader
 from gradspace.files import only_writer
-from gradspace.indexes.collection import Collection, with_facts
+from gradspace.indexes.collection import Collection
 from gradspace.indexes.contract import Item
 from gradspace.indexes.index import Index
-from gradspace.indexes.thumbnails import small
+from gradspace.indexes.reading import batch_maker
 from gradspace.progress import Progress
 from gradspace.runs.embed import embed_captions
 from gradspace.runs.system import System
@@ -57,9 +55,16 @@ def update_index(
     progress: Progress | None = None,
 ) -> IndexUpdate:
     """Bring an index up to date with its collection."""
+    with writing(index):
+        return _Build(index, collection, system, num_workers, save_every, progress).run()
+
+
+@contextmanager
+def writing(index: Index) -> Iterator[None]:
+    """Be the only one to write an index; a full disk is one sentence."""
     with only_writer(index.folder):
         try:
-            return _Build(index, collection, system, num_workers, save_every, progress).run()
+            yield
         except OSError as error:
             if error.errno != errno.ENOSPC:
                 raise
@@ -67,19 +72,6 @@ def update_index(
                 f"there is no space left for {index.folder}: what was indexed before is still "
                 "there; make room and start again"
             ) from error
-
-
-@dataclass(frozen=True, eq=False)
-class _Batch:
-    """Images that are ready to be embedded."""
-
-    places: list[int]
-    """In the collection."""
-    items: list[Item]
-    inputs: Tensor
-    thumbnails: list[bytes | None]
-    broken: dict[int, str]
-    """By their place."""
 
 
 @dataclass
@@ -116,7 +108,7 @@ class _Build:
 
     @torch.inference_mode()
     def _embed_images(self, places: Sequence[int]) -> None:
-        make = _batch_maker(self.collection, self.system, places)
+        make = batch_maker(self.collection, self.system, places, size=IMAGES_AT_ONCE)
         starts = range(0, len(places), IMAGES_AT_ONCE)
         for batch in Loader(make, starts, self.num_workers, in_processes=True):
             for place, reason in batch.broken.items():
@@ -168,44 +160,3 @@ class _Build:
         self.done += more
         if self.progress:
             self.progress(self.done, self.total)
-
-
-def _batch_maker(
-    collection: Collection, system: System, places: Sequence[int]
-) -> Callable[[int], _Batch]:
-    reading = system.reading
-    pixels = reading.pixels if isinstance(reading, PictureReading) else None
-    return partial(_make_batch, collection.split, collection.items, pixels, places)
-
-
-def _make_batch(
-    split: Split,
-    items: Sequence[Item],
-    pixels: Pixels | None,
-    places: Sequence[int],
-    start: int,
-) -> _Batch:
-    chosen = list(places[start : start + IMAGES_AT_ONCE])
-    made: list[Item] = []
-    inputs: list[NDArray[np.float32]] = []
-    thumbnails: list[bytes | None] = []
-    broken: dict[int, str] = {}
-    rng = np.random.default_rng(0)
-    for place in chosen:
-        try:
-            picture = split.images.load(place) if split.images is not None else None
-        except ValueError as error:
-            broken[place] = str(error)
-            continue
-        made.append(items[place] if picture is None else with_facts(items[place], picture))
-        thumbnails.append(None if picture is None else small(picture))
-        if pixels is not None:
-            assert picture is not None
-            inputs.append(pixels(picture, rng).numpy())
-    if pixels is None:
-        assert split.features is not None
-        kept = np.array([place for place in chosen if place not in broken], np.int64)
-        given = torch.from_numpy(gather_features(split.features, kept))
-    else:
-        given = torch.from_numpy(np.stack(inputs)) if inputs else torch.empty(0)
-    return _Batch(chosen, made, given, thumbnails, broken)

@@ -129,16 +129,31 @@ def create_index(
     engine: str | None = None,
 ) -> Index:
     """A new index, or the one in the folder where it is of the same model and collection."""
-    _check_place(folder)
-    _check_reads(system, collection, folder)
+    check_reads(system, collection, folder)
     kinds: list[Kind] = ["image"] if collection.split.image_names else []
     kinds += ["caption"] if collection.split.captions else []
+    width, record = system.model.width, collection.record
+    return make_index(folder, model, width, record, kinds, name=name, engine=engine)
+
+
+def make_index(
+    folder: Path,
+    model: Path,
+    width: int,
+    collection: Mapping[str, Any],
+    kinds: Sequence[Kind],
+    *,
+    name: str | None = None,
+    engine: str | None = None,
+) -> Index:
+    """An index of vectors that come from anywhere."""
+    _check_place(folder)
     record = IndexRecord(
         name=name or folder.name,
         model=str(model.absolute() if model.exists() else model),
         digest=model_digest(model),
-        width=system.model.width,
-        collection=dict(collection.record),
+        width=width,
+        collection=dict(collection),
         kinds=tuple(kinds),
         engine=engine and absolute_address(engine),
         table=_table_name(name or folder.name) if engine else "",
@@ -174,7 +189,7 @@ def _check_place(folder: Path) -> None:
         )
 
 
-def _check_reads(system: System, collection: Collection, folder: Path) -> None:
+def check_reads(system: System, collection: Collection, folder: Path) -> None:
     """A run on features cannot index one's own photos, but CLIP can."""
     split, reads = collection.split, system.reading.kind
     if reads == "passages":

@@ -13,6 +13,7 @@ from gradspace.indexes.approximate import IndexKind
 from gradspace.indexes.build import IndexUpdate, update_index
 from gradspace.indexes.collection import Collection, caption_file, dataset_split, photo_folder
 from gradspace.indexes.contract import Kind
+from gradspace.indexes.from_shards import index_shards
 from gradspace.indexes.index import Index, create_index
 from gradspace.indexes.local import LocalEngine
 from gradspace.progress import Show, silently
@@ -50,6 +51,7 @@ def index(
     name: str | None = None,
     engine: str | None = None,
     approximate: IndexKind | None = None,
+    embeddings: str | Path | None = None,
     num_workers: int | None = None,
     device: str | None = None,
     show: Show = silently,
@@ -67,27 +69,50 @@ def index(
         split: which split of a dataset, test by default.
         metadata: a CSV with a column `path` and others to filter by, for photos.
         engine: address of a database for the vectors; by default they are in the folder.
+        embeddings: a folder of `gradspace embed --shards`, which is indexed in place of a source.
         approximate: search a large collection by an index of faiss instead of exactly.
 
     Examples:
         >>> clip = "openai/clip-vit-base-patch32"
         >>> index(clip, "photos", out="photos.index")  # doctest: +SKIP
     """
+    notes: Sequence[str] = ()
+    if embeddings is not None:
+        if source or split or features or metadata:
+            others = "the source, --split, --features and --metadata"
+            raise ValueError(f"--embeddings says what is indexed: leave {others} out")
+        folder, place = Path(embeddings), _place_of(model)
+        made, update = index_shards(folder, place, Path(out), name=name, engine=engine, show=show)
+    else:
+        loaded = _load(model, source, out, device)
+        collection = collection_of(loaded.source, source, split, metadata, features)
+        place, system = loaded.source, loaded.system
+        made = create_index(Path(out), place, system, collection, name=name, engine=engine)
+        update, notes = _update(made, collection, loaded, num_workers, show), collection.notes
+    return MadeIndex(made, update, _approximate(made, approximate, show), notes)
+
+
+def _load(
+    model: LoadedModel | str | Path, source: str | Path | None, out: str | Path, device: str | None
+) -> LoadedModel:
     if not isinstance(model, LoadedModel):
         _check_model(Path(model), source, out)
-    loaded = as_model(model, device)
-    collection = _collection(loaded.source, source, split, metadata, features)
-    made = create_index(
-        Path(out), loaded.source, loaded.system, collection, name=name, engine=engine
-    )
+    return as_model(model, device)
+
+
+def _update(
+    made: Index, collection: Collection, model: LoadedModel, num_workers: int | None, show: Show
+) -> IndexUpdate:
     if num_workers is None:
-        num_workers = _num_workers(loaded.system.device.type)
+        num_workers = default_workers(model.system.device.type)
     with show("indexing") as progress:
-        update = update_index(
-            made, collection, loaded.system, num_workers=num_workers, progress=progress
+        return update_index(
+            made, collection, model.system, num_workers=num_workers, progress=progress
         )
-    recall = _approximate(made, approximate, show)
-    return MadeIndex(made, update, recall, collection.notes)
+
+
+def _place_of(model: LoadedModel | str | Path) -> Path:
+    return model.source if isinstance(model, LoadedModel) else Path(model)
 
 
 def _check_model(model: Path, source: str | Path | None, out: str | Path) -> None:
@@ -113,13 +138,13 @@ def _approximate(made: Index, wanted: IndexKind | None, show: Show) -> dict[Kind
     return {}
 
 
-def _num_workers(device: str) -> int:
+def default_workers(device: str) -> int:
     """A GPU waits for pictures; a CPU is busy with the network."""
     cores = os.cpu_count() or 1
     return max(1, min(8, cores - 1)) if device == "cuda" else 1
 
 
-def _collection(
+def collection_of(
     model: Path,
     source: str | Path | None,
     split: str | None,

@@ -76,6 +76,9 @@ class DualNetwork(Pretrained):
             pixels[:, 0, :2] = 1
         return pixels, torch.zeros(1, 2, dtype=torch.long, device=device), torch.tensor([2])
 
+    def towers(self) -> list[nn.Module]:
+        return [self.network.get_submodule(name) for name in TOWERS.values()]
+
     def train_only(self, chosen: Callable[[str], bool]) -> None:
         """Train only the parameters with chosen names, among those that the output depends on."""
         self.fine_tune(True)

@@ -41,6 +41,10 @@ class Pretrained(nn.Module):
         """Return the smallest input that `forward` takes."""
         raise NotImplementedError
 
+    def towers(self) -> list[nn.Module]:
+        """The networks that are called as a whole, and that a large one is divided by."""
+        return [self.network]
+
     def fine_tune(self, enabled: bool) -> None:
         """Train or freeze the network."""
         self.fine_tuned = enabled

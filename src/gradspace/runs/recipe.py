@@ -64,6 +64,7 @@ class Recipe(RecipeTable):
         if self.model.backbone and self.data.features:
             raise ValueError("give data.features or model.backbone, not both: features are final")
         self._check_schedule()
+        self._check_towers()
         if self.offline and self.training.captions_per_image != 1:
             raise ValueError("offline negatives are mined for pairs: captions_per_image must be 1")
         if self.objective.memory and issubclass(model_info(self.model.name).build, PairScorer):
@@ -87,6 +88,29 @@ class Recipe(RecipeTable):
             raise ValueError(
                 f'decay_epochs are for training.schedule = "steps": {training.schedule} falls '
                 "by itself"
+            )
+
+    def _check_towers(self) -> None:
+        model, training = self.model, self.training
+        trained = model.pretrained or model.text_encoder or (model.backbone and self.finetune)
+        for key in ("shard_towers", "recompute_towers", "compile_towers"):
+            frozen = key == "compile_towers" and model.backbone
+            if getattr(training, key) and not (trained or frozen):
+                raise ValueError(
+                    f"training.{key} is for towers of transformers that are trained: give "
+                    "model.pretrained, model.text_encoder, or model.backbone with finetune"
+                )
+        if not training.shard_towers:
+            return
+        if training.ema is not None:
+            raise ValueError(
+                "training.ema keeps a whole second model in every process: leave it or "
+                "training.shard_towers out"
+            )
+        if training.precision == "float16":
+            raise ValueError(
+                "training.shard_towers is for precision bfloat16 or float32, whose gradients need "
+                "no scaling; got float16"
             )
 
     def _check_pretrained(self) -> None:

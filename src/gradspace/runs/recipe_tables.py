@@ -100,6 +100,12 @@ class TrainingRecipe(RecipeTable):
     clip: Annotated[Positive | None, CanBeNone] = 2.0
     """Longest gradient; or "none"."""
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
+    shard_towers: bool = False
+    """Divide weights, gradients and optimiser of the trained towers among the processes (FSDP2)."""
+    recompute_towers: bool = False
+    """Compute the layers of the towers again in the backward pass, to keep less (checkpointing)."""
+    compile_towers: bool = False
+    """Compile the layers of the towers with torch.compile."""
     accumulate: PositiveInt = 1
     """Batches whose gradients are summed before a step."""
     ema: Annotated[float, Field(gt=0, lt=1)] | None = None

@@ -46,7 +46,9 @@ def embed_split(system: System, split: Split, progress: Progress | None = None) 
 
     Of several processes each embeds a share, and all get all.
     """
-    (first, last), (first_text, last_text) = _share(split.image_names), _share(split.captions)
+    mine = rank(), world_size()
+    first, last = share(len(split.image_names), *mine)
+    first_text, last_text = share(len(split.captions), *mine)
     total, done = last - first + last_text - first_text, 0
     images = [torch.zeros(0, system.model.width, device=system.device)]
     texts = [*images]
@@ -79,7 +81,7 @@ def images_to_embed(
     """What the model reads of images start .. stop - 1 of a split, in order."""
     return image_batches(
         split,
-        batch_size=PICTURES if system.reading.kind == "pictures" else BATCH,
+        batch_size=images_at_once(system),
         reading=system.reading,
         start=start,
         stop=stop,
@@ -87,14 +89,18 @@ def images_to_embed(
     )
 
 
-def _share(items: Sequence[str]) -> tuple[int, int]:
-    """First and last (not included) of the items that this process embeds: whole batches.
+def images_at_once(system: System) -> int:
+    return PICTURES if system.reading.kind == "pictures" else BATCH
 
-    Every batch is then the same for any number of processes, and so is every rounding.
+
+def share(num_items: int, number: int, count: int) -> tuple[int, int]:
+    """First and last (not included) of the items that are share `number` of `count`: whole batches.
+
+    Every batch is then the same for any number of shares, and so is every rounding.
     """
-    num_batches = -(-len(items) // BATCH)
-    first, last = (num_batches * number // world_size() for number in (rank(), rank() + 1))
-    return first * BATCH, min(last * BATCH, len(items))
+    num_batches = -(-num_items // BATCH)
+    first, last = (num_batches * each // count for each in (number, number + 1))
+    return first * BATCH, min(last * BATCH, num_items)
 
 
 def rerank_split(

@@ -22,6 +22,7 @@ from gradspace.runs.checkpoint import (
 from gradspace.runs.folder import Run
 from gradspace.tensor_files import load_tensors, save_tensors
 from gradspace.training.parts import MovingParts
+from gradspace.training.sharing import load_weights, shared_state, take_from_first, whole
 from gradspace.training.state import TrainingState
 
 
@@ -45,11 +46,13 @@ class Checkpoints:
         parts = self.parts
         states = random_states(parts.system.device).items()
         random = {name: processes.gather_rows(state[None]) for name, state in states}
+        model = whole(parts.system.model.state_dict())
+        optimizer = whole(optimizer_tensors(parts.optimizer))
         if not processes.is_first():
             return
         tensors = {
-            **with_prefix("model", parts.system.model.state_dict()),
-            **with_prefix("optimizer", optimizer_tensors(parts.optimizer)),
+            **with_prefix("model", model),
+            **with_prefix("optimizer", optimizer),
             **with_prefix("loss", parts.loss.state_dict()),
             **with_prefix("random", random),
         }
@@ -72,12 +75,13 @@ class Checkpoints:
         parts.state = TrainingState(**record["progress"])
         if not tensors:
             return  # a finished run of a comparison
-        parts.system.model.load_state_dict(without_prefix("model", tensors))
+        load_weights(parts.system.model, without_prefix("model", tensors))
         if parts.average is not None:
             parts.average.load_state_dict(without_prefix("average", tensors))
         state = parts.state
         parts.renew(state.epoch if state.batch else max(state.epoch - 1, 0))
-        restore_optimizer(parts.optimizer, without_prefix("optimizer", tensors))
+        moments = shared_state(parts.optimizer, without_prefix("optimizer", tensors))
+        restore_optimizer(parts.optimizer, moments)
         parts.loss.load_state_dict(without_prefix("loss", tensors))
         _restore_random(without_prefix("random", tensors), parts.system.device)
         parts.scaler.load_state_dict(record["scaler"])
@@ -87,9 +91,10 @@ class Checkpoints:
 
     def save_best(self, report: RetrievalReport | None) -> None:
         """Keep the weights of this moment as the run's best; results of earlier ones are gone."""
+        parts = self.parts
+        weights = whole(parts.evaluated.model.state_dict())
         if not processes.is_first():
             return
-        parts = self.parts
         record = {
             "step": parts.state.step,
             "epoch": parts.state.epoch,
@@ -98,8 +103,7 @@ class Checkpoints:
             "feature_regions": parts.system.feature_regions,
         }
         self.run.forget_results()
-        weights = with_prefix("model", parts.evaluated.model.state_dict())
-        save_tensors(self.run.best, weights, record)
+        save_tensors(self.run.best, with_prefix("model", weights), record)
 
     def take_best(self) -> None:
         """Put the best weights so far into the model, where dev has told which they are."""
@@ -107,12 +111,9 @@ class Checkpoints:
         if parts.state.best_rsum < 0:
             return
         models = [parts.system.model, *([parts.average.module] if parts.average else [])]
-        if processes.is_first():
-            tensors, _ = load_tensors(self.run.best)
-            for model in models:
-                model.load_state_dict(without_prefix("model", tensors))
+        tensors = load_tensors(self.run.best)[0] if processes.is_first() else {}
         for model in models:
-            processes.copy_from_first(model.state_dict().values())
+            take_from_first(model, without_prefix("model", tensors))
 
 
 def _restore_random(states: Mapping[str, Tensor], device: torch.device) -> None:

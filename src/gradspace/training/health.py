@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from gradspace.training.sharing import own_part
+
 ALIKE = 0.999
 """Mean cosine between the embeddings of a batch above which they count as all alike."""
 PATIENCE = 30
@@ -45,7 +47,7 @@ def check_gradient(model: nn.Module, norm: Tensor, loss: Tensor, step: int) -> N
     bad = [
         name
         for name, parameter in model.named_parameters()
-        if parameter.grad is not None and not parameter.grad.isfinite().all()
+        if parameter.grad is not None and not own_part(parameter.grad).isfinite().all()
     ]
     where = f"{bad[0]} and {len(bad) - 1} more parameters" if len(bad) > 1 else "".join(bad)
     raise not_finite(step, float(loss.detach()), where or "the loss")

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from gradspace import processes
 from gradspace.data.batches import Batch
@@ -34,6 +34,7 @@ from gradspace.training.pair_batches import check_processes
 from gradspace.training.parts import MovingParts
 from gradspace.training.readings import Readings
 from gradspace.training.schedule import begins_fine_tuning, learning_rate, stages
+from gradspace.training.sharing import average_gradients, clip_gradients, gathered, in_step
 from gradspace.training.source import BatchSource
 from gradspace.training.state import TrainingState
 from gradspace.training.stopping import Stopping, stop_signals
@@ -235,6 +236,8 @@ class Trainer:
         embed = partial(self.batch_loss.embed, num_texts=num_texts)
         loss = partial(self._loss_of, batch)
         parts = [batch] if chunk is None else batch.in_parts(chunk)
+        if self.recipe.training.shard_towers:
+            parts = in_step(parts)
         if len(parts) == 1:
             return backward(batch, embed, loss, self._scale)
         system = self.system
@@ -260,9 +263,9 @@ class Trainer:
         rate = self._learning_rate(self.state.step)
         for group in self.parts.optimizer.param_groups:
             group["lr"] = rate * group["factor"]
-        processes.average_gradients(model.parameters())
+        average_gradients(model.parameters())
         self.parts.scaler.unscale_(self.parts.optimizer)
-        norm = nn.utils.clip_grad_norm_(model.parameters(), training.clip or torch.inf)
+        norm = clip_gradients(model.parameters(), training.clip or torch.inf)
         if self.system.device.type == "cpu" and not self.parts.scaler.is_enabled():
             check_gradient(model, norm, loss, self.state.step)
         self.parts.scaler.step(self.parts.optimizer)
@@ -297,7 +300,8 @@ class Trainer:
         system = self.parts.evaluated
         # BatchNorm statistics are of a process's own parts: those of the first are what is saved.
         processes.copy_from_first(system.model.buffers())
-        return report_on(system, dev)
+        with gathered(system.model):
+            return report_on(system, dev)
 
     def _save(self) -> None:
         self._read()

@@ -16,7 +16,9 @@ from gradspace.runs.recipe import Recipe, build_objective
 from gradspace.runs.system import System
 from gradspace.training.health import CollapseWatch
 from gradspace.training.schedule import stage_of
+from gradspace.training.sharing import share_towers
 from gradspace.training.state import TrainingState
+from gradspace.training.towers import prepare_towers
 
 OPTIMIZERS: dict[str, type[Optimizer]] = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
 
@@ -36,6 +38,7 @@ class MovingParts:
 
     @staticmethod
     def new(recipe: Recipe, system: System) -> MovingParts:
+        prepare_towers(system.model, recipe.training, system.device)
         half = recipe.training.precision == "float16"
         return MovingParts(
             recipe=recipe,
@@ -81,6 +84,8 @@ def _make_loss(recipe: Recipe, device: torch.device, epoch: int) -> RetrievalLos
 
 def _make_optimizer(recipe: Recipe, system: System, epoch: int) -> Optimizer:
     system.model.fine_tune_backbone(stage_of(recipe, epoch).train_backbone)
+    if recipe.training.shard_towers:
+        share_towers(system.model)
     kind: type[Optimizer] = OPTIMIZERS[recipe.training.optimizer]
     groups = system.model.parameter_groups(1.0)
     for group in groups:

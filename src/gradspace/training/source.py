@@ -17,6 +17,7 @@ from gradspace.runs.mine import mine_run
 from gradspace.runs.recipe import Recipe
 from gradspace.runs.system import System
 from gradspace.training.second_round import Mined, is_due, open_mined
+from gradspace.training.sharing import gathered
 from gradspace.training.state import TrainingState
 from gradspace.training.streamed import check_shards, note_shards
 
@@ -48,14 +49,15 @@ class BatchSource:
         offline = self.recipe.offline
         if offline is None or not is_due(offline, epoch):
             return
-        mine_run(
-            evaluated,
-            self.dataset,
-            self.run.offline,
-            top_texts=offline.num_texts,
-            top_images=offline.num_images,
-            source={"epoch": str(epoch)},
-        )
+        with gathered(self.system.model):
+            mine_run(
+                evaluated,
+                self.dataset,
+                self.run.offline,
+                top_texts=offline.num_texts,
+                top_images=offline.num_images,
+                source={"epoch": str(epoch)},
+            )
         self.mined = self._open_mined()
 
     def go_on(self, state: TrainingState) -> None:

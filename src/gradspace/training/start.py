@@ -67,7 +67,8 @@ def train(
     else:
         new = _as_recipe(recipe)
         folder = Path(out) if out else default_folder(new)
-        check_free(folder)
+        if processes.is_first():
+            check_free(folder)
         dataset = _open(new, chosen, show)
         with _new_run(folder, new) as run:
             _train(run, dataset, chosen, console, show, track)
@@ -93,6 +94,15 @@ def _new_run(folder: Path, recipe: Recipe) -> Iterator[Run]:
         yield run
 
 
+def _check_shared(run: Run) -> None:
+    """A ValueError where a machine does not see the folder that the first process writes into."""
+    if processes.any_of(not run.recipe_file.is_file()):
+        raise ValueError(
+            f"{run.folder} is not there on every machine: put the run on a file system that all of "
+            "them share, and give --out as a path from the root"
+        )
+
+
 def _open(recipe: Recipe, device: torch.device, show: Show, run: Run | None = None) -> Dataset:
     with show("reading data") as progress:
         dataset = open_recipe(recipe.data, progress, run=run.folder if run else None)
@@ -108,6 +118,7 @@ def _train(
     track: Track | None,
 ) -> None:
     """Train to the end, showing how it goes; a KeyboardInterrupt says how to go on."""
+    _check_shared(run)
     recipe, say = run.recipe(), console or Console(quiet=True)
     with show("reading captions") as progress:
         system = prepare_system(run, recipe, dataset, device, progress)

@@ -1,0 +1,140 @@
+"""Several machines, each a `torchrun` of its own on localhost, that work as one process does."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from several import together
+from small_runs import small_recipe, train_small
+from training.test_distributed import STOCHASTIC, train_together
+from training.test_resume import assert_same, wait_until_saved
+
+import gradspace as gs
+from gradspace.runs.folder import Run
+from gradspace.runs.mine import mine
+from gradspace.runs.recipe import recipe_toml
+from gradspace.tensor_files import load_tensors
+
+WORK = Path(__file__).with_name("on_a_node.py")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
+]
+
+
+def start_nodes(per_node: int, *arguments: str | Path) -> list[subprocess.Popen[str]]:
+    """Two machines; the first one has the address where they meet."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    torchrun = [
+        *(sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--rdzv-backend=c10d"),
+        *(f"--nproc-per-node={per_node}", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=test"),
+        "--local-addr=127.0.0.1",
+    ]
+    return [
+        subprocess.Popen(
+            [*torchrun, f"--rdzv-conf=is_host={host}", str(WORK), *map(str, arguments)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "FATAL"},
+        )
+        for host in (True, False)
+    ]
+
+
+def finish(node: subprocess.Popen[str]) -> tuple[int, str, str]:
+    output, errors = node.communicate(timeout=120)
+    return node.returncode, output, errors
+
+
+def said(errors: str) -> list[str]:
+    """Of what a machine prints the lines that are not torchrun's."""
+    return [line for line in errors.splitlines() if line.startswith("gradspace: ")]
+
+
+# --- the numbers of one process -----------------------------------------------------------------
+
+TABLES: dict[str, Any] = {
+    "objective": {"name": "nt-xent", "memory": 40},
+    "training": {"batch_size": 31, "chunk": 9, "track_every": 2},
+}
+
+
+def test_two_machines_are_as_one_process(tmp_path: Path) -> None:
+    """Four processes, of which two are the first of their machine."""
+    alone = train_small(tmp_path / "alone", **TABLES)
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(recipe_toml(small_recipe(**TABLES)))
+    for node in start_nodes(2, tmp_path, "train", recipe):
+        code, _, errors = finish(node)
+        assert code == 0, errors
+    run = Run(tmp_path / "run")
+    for line, other in zip(run.metrics(), alone.metrics(), strict=True):
+        assert line["loss"] == pytest.approx(other["loss"], rel=1e-3)
+        for way in {"image_to_text", "text_to_image"} & other.keys():
+            assert line[way] == pytest.approx(other[way], rel=0.02), "COCOS"
+    torch.testing.assert_close(
+        load_tensors(run.best)[0], load_tensors(alone.best)[0], rtol=1e-3, atol=1e-4
+    )
+    told = [
+        json.loads((tmp_path / f"{rank}.json").read_text(encoding="utf-8")) for rank in range(4)
+    ]
+    assert [each["world_size"] for each in told] == [4, 4, 4, 4]
+    assert sorted(each["local_rank"] for each in told) == [0, 0, 1, 1]
+    assert [bool(each["written"]) for each in told] == [True, False, False, False]
+    expected = gs.evaluate(run.folder, device="cpu").report.rsum
+    lists = mine(run.folder, top_texts=5, top_images=5, out=tmp_path / "lists", device="cpu").lists
+    for each in told:
+        assert each["rsum"] == pytest.approx(expected)
+        assert each["texts_of_image"] == lists.texts_of_image.tolist()
+
+
+# --- a machine that is lost ---------------------------------------------------------------------
+
+
+def test_what_is_lost_ends_the_others_and_the_run_goes_on(tmp_path: Path) -> None:
+    """First a process of the second machine, then all of the machine where they meet."""
+    tables = {**STOCHASTIC, "training": {"ema": 0.9, "batch_size": 30, "chunk": 8, "save_every": 0}}
+    together(2, train_together, tmp_path / "whole", tables)
+    recipe, run = tmp_path / "recipe.toml", Run(tmp_path / "run")
+    recipe.write_text(recipe_toml(small_recipe(**tables)))
+    command: tuple[str | Path, ...] = ("train", recipe, "--out", run.folder)
+    for lost, step in (("process", 2), ("machine", 12)):
+        nodes = start_nodes(1, tmp_path, "run", *command, "--device", "cpu")
+        wait_until_saved(run, step, nodes[0])
+        pids = [int((tmp_path / f"{rank}.pid").read_text()) for rank in range(2)]
+        if lost == "process":
+            os.kill(pids[1], signal.SIGKILL)
+        else:
+            nodes[0].kill()
+            os.kill(_worker_of(nodes[0], pids), signal.SIGKILL)
+        found = [finish(node) for node in nodes]
+        assert all(code for code, _, _ in found)
+        sentence = "gradspace: another process of the run was lost, or cannot be reached"
+        assert [line for _, _, errors in found for line in said(errors)] == [sentence]
+        command = ("train", "--resume", run.folder)
+    for node in start_nodes(1, tmp_path, "run", *command, "--device", "cpu"):
+        code, _, errors = finish(node)
+        assert code == 0, errors
+    assert_same(run, Run(tmp_path / "whole"))
+
+
+def _worker_of(node: subprocess.Popen[str], pids: list[int]) -> int:
+    [found] = [pid for pid in pids if int(_status(pid)["PPid"]) == node.pid]
+    return found
+
+
+def _status(pid: int) -> dict[str, str]:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return dict(line.split(":\t", 1) for line in lines if ":\t" in line)
