@@ -31,20 +31,24 @@ def offline_cocos(
     objective: Objective,
     images: Tensor,
     texts: Tensor,
-    ids: Tensor,
+    ids: tuple[Tensor, Tensor],
     offline: Offline,
     epsilon: float = 0.01,
 ) -> tuple[OfflineCocos, OfflineCocos]:
-    """Image to text, and text to image, of pairs (image i, text i) with equal ids."""
+    """Image to text, and text to image, of pairs with the `ids` of their images and texts."""
     mined = offline.scores(images, texts, objective.uses_offline)
     return offline_cocos_of_scores(objective, images @ texts.t(), ids, mined, epsilon)
 
 
 def offline_cocos_of_scores(
-    objective: Objective, scores: Tensor, ids: Tensor, mined: MinedScores, epsilon: float = 0.01
+    objective: Objective,
+    scores: Tensor,
+    ids: tuple[Tensor, Tensor],
+    mined: MinedScores,
+    epsilon: float = 0.01,
 ) -> tuple[OfflineCocos, OfflineCocos]:
     """Count from scores[image, text] and those of what was mined."""
-    of_images, of_texts = Pairing(ids, ids).rows(scores, mined)
+    of_images, of_texts = Pairing(*ids).rows(scores, mined)
     return (
         _count(objective, of_images, scores.shape[1], epsilon),
         _count(objective, of_texts, scores.shape[0], epsilon),

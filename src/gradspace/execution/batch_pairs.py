@@ -20,7 +20,7 @@ PairList = tuple[Tensor, Tensor]
 
 def _are_aligned(image_ids: Tensor, text_ids: Tensor) -> bool:
     """Does image i belong to text i and to no other? Asked first, being cheaper than all pairs."""
-    if not torch.equal(image_ids, text_ids):
+    if image_ids.dim() > 1 or not torch.equal(image_ids, text_ids):
         return False
     in_order = image_ids.sort().values
     return bool((in_order[1:] != in_order[:-1]).all())
@@ -48,7 +48,7 @@ class BatchPairs:
         aligned: bool,
     ) -> BatchPairs:
         if aligned or (processes.number == 1 and _are_aligned(image_ids, text_ids)):
-            one = torch.ones_like(image_ids, dtype=torch.bool).unsqueeze(1)
+            one = torch.ones(len(image_ids), 1, dtype=torch.bool, device=image_ids.device)
             every = torch.arange(len(one), device=one.device)
             return BatchPairs((every, every), [len(one)], None, one, one)
         positives = match_ids(image_ids, text_ids)
@@ -106,8 +106,7 @@ def _positive_scores(
 
 def _num_equal(ids: Tensor, among: Tensor) -> Tensor:
     """[ids]: how many of `among` each id equals."""
-    among = among.sort().values
-    return torch.searchsorted(among, ids, right=True) - torch.searchsorted(among, ids)
+    return match_ids(ids, among).valid.sum(1)
 
 
 def only(positive: PositiveScores, part: slice) -> PositiveScores:

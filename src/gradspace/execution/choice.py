@@ -42,8 +42,17 @@ def choose(
     *,
     alone: bool,
     terms: bool,
+    several_ids: bool = False,
 ) -> Choice:
-    """`alone`: one process without a memory and further candidates; `terms`: mined for AOQ."""
+    """`alone`: one process without a memory and further candidates; `terms`: mined for AOQ.
+
+    `several_ids`: items have more than one, and Triton kernels compare one with one.
+    """
+    if execution == "triton" and several_ids:
+        raise ValueError(
+            'execution="triton" takes one id of each image and of each text, got several; leave it '
+            'at "auto"'
+        )
     if execution == "dense" and not alone:
         raise ValueError(
             'execution="dense" is for one process, without a memory or mined candidates; leave '
@@ -54,19 +63,29 @@ def choose(
             'execution="triton" needs a CUDA device, Triton, and embeddings of 16 or 32 bits, got '
             f'{images.dtype} on {images.device}; "auto" takes it where it can be used'
         )
-    if execution in ("auto", "triton") and alone and not terms and tile is None:
+    if execution in ("auto", "triton") and alone and not (terms or several_ids or tile):
         kernels = choose_kernels(objective, images, texts, chosen=execution == "triton")
         if kernels:
             return Choice(kernels=kernels)
-    return choose_without_kernels(execution, images, texts, tile, alone=alone)
+    return choose_without_kernels(
+        execution, images, texts, tile, alone=alone, several_ids=several_ids
+    )
 
 
 def choose_without_kernels(
-    execution: Execution, images: Tensor, texts: Tensor, tile: int | None, *, alone: bool = True
+    execution: Execution,
+    images: Tensor,
+    texts: Tensor,
+    tile: int | None,
+    *,
+    alone: bool = True,
+    several_ids: bool = False,
 ) -> Choice:
     small = len(images) * len(texts) <= SMALL.get(images.device.type, 0)
     if execution == "dense" or (execution == "auto" and alone and small and tile is None):
         return Choice()
+    if several_ids:
+        return Choice(executor=Streamed(tile))
     if execution == "triton" or (execution == "auto" and fused.suits(images) and tile is None):
         return Choice(executor=fused.Fused())
     return Choice(executor=Streamed(tile))

@@ -47,7 +47,10 @@ class RetrievalLoss(nn.Module):
     """Both directions of an objective over image and text embeddings, as one number.
 
     Inputs: `images` [n, d] and `texts` [m, d]; `image_ids` and `text_ids` say what belongs together
-    (equal ids). Without ids, image i belongs to text i.
+    (equal ids). Without ids, image i belongs to text i. Where what belongs together is no matter of
+    one id, such as a caption that stands at many images, `image_ids` [n, k] has several of each:
+    an image belongs to every text with one of them. Triton kernels do not know that; "auto" then
+    takes torch.
 
     `offline` brings negatives that were mined for every pair (image i, text i): terms of an
     objective that has such, further candidates of every query to any other.
@@ -137,6 +140,7 @@ class RetrievalLoss(nn.Module):
                 *(self.execution, self.tile, self.objective, images, texts),
                 alone=bool(alone),
                 terms=terms is not None,
+                several_ids=pairing.several,
             )
             if choice.kernels:
                 value = self._of_kernels(choice.kernels, images, texts, pairing)
@@ -171,7 +175,8 @@ class RetrievalLoss(nn.Module):
         if self.normalize or self.memory is not None:
             raise ValueError("scores have no embeddings to normalize or to keep in a memory")
         with _full_precision(scores.device.type):
-            if offline is None and choose_kernels(self.objective, scores, scores.t()) == "rows":
+            one_id = offline is None and not pairing.several
+            if one_id and choose_kernels(self.objective, scores, scores.t()) == "rows":
                 pairs = pairing.where(len(scores), scores.device)
                 return whole_rows.of_scores(self.objective, self.reduction, scores, pairs)
             return self._of_matrix(as_computed(scores), pairing, offline)
@@ -302,6 +307,7 @@ class RetrievalLoss(nn.Module):
         width = images.shape[1] if images.dim() == 2 else None
         kind = f"{' '.join(str(self).split())}, {images.dtype}, width {width}"
         kind += ", offline negatives" if offline else ""
+        kind += f", ids {pairing.ids_of_each}" if pairing.several else ""
         processes.agree(kind, problem, images.device)
 
 

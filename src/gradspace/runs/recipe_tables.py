@@ -70,7 +70,9 @@ class ModelRecipe(OpenTable):
 
 class ObjectiveRecipe(OpenTable):
     name: str = "triplet-hard"
-    positives: Literal["ids", "position"] = "ids"
+    positives: Literal["ids", "position", "text"] = "ids"
+    """What belongs to an image: its captions; only the one it is paired with ("position", as in
+    most published code); or also captions of other images that say the same word for word."""
     warm_up: Annotated[str | None, CanBeNone] = None
     """Another objective for the first epoch, such as "triplet" for VSE-infinity; or "none"."""
     memory: Annotated[int, Field(ge=0)] = 0

@@ -21,6 +21,7 @@ from gradspace.data.loader import Loader
 from gradspace.data.order import Plan
 from gradspace.files import only_writer
 from gradspace.metrics import RetrievalReport
+from gradspace.runs.data import recipe_ids
 from gradspace.runs.evaluate import report_on
 from gradspace.runs.folder import Run
 from gradspace.runs.mine import mine_run
@@ -82,6 +83,7 @@ class Trainer:
         self.checkpoints = Checkpoints(run, self.parts)
         self.mined = self._open_mined()
         self.captions = EncodedCaptions(system.encode, dataset.splits["train"].captions)
+        self.pair_ids = recipe_ids(recipe, dataset.splits["train"])
         self.readings = Readings(system.device)
         self.log = TrainingLog(run, tensorboard=recipe.training.tensorboard)
         self.steps_per_epoch = 0
@@ -222,7 +224,8 @@ class Trainer:
     @property
     def batch_loss(self) -> BatchLoss:
         precision = self.recipe.training.precision
-        return BatchLoss(self.system, precision, self.parts.loss, extended=self.mined is not None)
+        extended = self.mined is not None
+        return BatchLoss(self.system, precision, self.parts.loss, self.pair_ids, extended)
 
     def train_on(self, batch: Batch) -> Tensor:
         """The loss, which the device may still be computing."""
