@@ -111,6 +111,11 @@ class Recipe(RecipeTable):
                 "model.pretrained reads images and captions by itself: leave model.backbone, "
                 "model.text_encoder and data.features out"
             )
+        if model.word_vectors and (model.text_encoder or model.pretrained):
+            raise ValueError(
+                "model.word_vectors are for a GRU over words, and a transformers model has its "
+                "own: leave them out, or leave model.text_encoder and model.pretrained out"
+            )
         if (model.image_size or model.whole_images) and not model.backbone:
             raise ValueError(
                 "model.image_size and model.whole_images say how model.backbone reads pictures: "

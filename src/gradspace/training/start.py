@@ -98,7 +98,7 @@ def _train(run: Run, dataset: Dataset, device: torch.device, console: Console | 
     system = prepare_system(run, recipe, dataset, device)
     names = f"{recipe.model.name}, {recipe.objective.name}"
     _tell(say, f"{dataset.description}\n{names} -> {typed(run.folder)}")
-    if note := build_objective(recipe).value_note:
+    for note in filter(None, (system.note, build_objective(recipe).value_note)):
         _tell(say, note)
     end = stages(recipe)[-1].end
     again = f"go on with {command('train', '--resume', run.folder)}"
