@@ -13,7 +13,8 @@ from samples import LOSS_NAMES, STATISTICS
 from torch import Tensor
 
 import gradspace as gs
-from gradspace.loss import Offline
+from gradspace.execution import choice
+from gradspace.loss import Offline, retrieval_loss
 
 BATCH, MASK = repeated()
 WAYS: list[dict[str, Any]] = [{"execution": "dense"}, {"execution": "streamed", "tile": 8}]
@@ -105,3 +106,19 @@ def test_mined_items_have_several_ids_too(execution: str) -> None:
 def test_kernels_of_triton_are_refused() -> None:
     with pytest.raises(ValueError, match=r'"triton" takes one id of each image .* leave it at'):
         gs.RetrievalLoss("triplet", execution="triton")(*BATCH)
+
+
+@pytest.mark.parametrize("small", [1 << 30, 0], ids=["matrix", "tiles"])
+def test_torch_is_taken_where_kernels_would_be(small: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def kernels(*given: Any, **options: Any) -> None:
+        raise AssertionError("kernels compare one id with one")
+
+    loss = gs.RetrievalLoss("nca/sigmoid-ms", normalize=False)
+    expected = loss(*BATCH)
+    monkeypatch.setattr(choice, "choose_kernels", kernels)
+    monkeypatch.setattr(retrieval_loss, "choose_kernels", kernels)
+    monkeypatch.setattr(choice.fused, "suits", lambda images: True)
+    monkeypatch.setitem(choice.SMALL, "cpu", small)
+    torch.testing.assert_close(loss(*BATCH), expected)
+    scores = BATCH.images @ BATCH.texts.t()
+    torch.testing.assert_close(loss.of_scores(scores, *BATCH[2:]), expected)

@@ -105,8 +105,11 @@ def _positive_scores(
 
 
 def _num_equal(ids: Tensor, among: Tensor) -> Tensor:
-    """[ids]: how many of `among` each id equals."""
-    return match_ids(ids, among).valid.sum(1)
+    """[ids]: how many of `among` each id equals; where there are several of each, one of them."""
+    if ids.dim() > 1 or among.dim() > 1:
+        return match_ids(ids, among).valid.sum(1)
+    among = among.sort().values
+    return torch.searchsorted(among, ids, right=True) - torch.searchsorted(among, ids)
 
 
 def only(positive: PositiveScores, part: slice) -> PositiveScores:

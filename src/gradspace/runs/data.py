@@ -37,11 +37,11 @@ def open_recipe(
         raise
 
 
-def recipe_ids(recipe: Recipe, split: Split) -> PairIds:
-    """What the objective of a recipe takes for positives in a split."""
-    ids = ids_by_image(split)
-    by_text = recipe.objective.positives == "text"
-    return ids_by_text(ids.positives(), split.captions) if by_text else ids
+def recipe_ids(recipe: Recipe, split: Split) -> PairIds | None:
+    """What the objective of a recipe takes for positives, where that is more than own captions."""
+    if recipe.objective.positives != "text":
+        return None
+    return ids_by_text(ids_by_image(split).positives(), split.captions)
 
 
 def run_data(

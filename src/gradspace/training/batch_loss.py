@@ -33,8 +33,8 @@ class BatchLoss:
     system: System
     precision: str
     loss: RetrievalLoss
-    ids: PairIds
-    """Of the training split: what the objective takes for positives."""
+    ids: PairIds | None
+    """Of the training split, in the place of those that batches have, pinned for a GPU."""
     extended: bool
     """Are batches followed by what was mined for them? See `second_round`."""
 
@@ -100,6 +100,8 @@ class BatchLoss:
         return contributions(objective, *everything) | of_mined
 
     def _ids(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        if self.ids is None:
+            return batch.image_ids, batch.text_ids
         return self.ids.images[batch.image_ids], self.ids.captions[batch.captions]
 
     def _scored(

@@ -18,7 +18,7 @@ from gradspace.objectives.statistics import OfflineScores
 
 @dataclass(frozen=True)
 class ScoredBatch:
-    """scores[image, text] with ids: an equal one belongs together."""
+    """scores[image, text] with ids; equal ids belong together."""
 
     scores: Tensor
     image_ids: Tensor
