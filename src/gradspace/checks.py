@@ -11,8 +11,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-Ids = Tensor | NDArray[Any] | Sequence[int] | Sequence[str]
-"""Ids of images, texts and the like: items with equal ids belong together."""
+Id = int | str
+Ids = Tensor | NDArray[Any] | Sequence[int] | Sequence[str] | Sequence[Sequence[Id]]
+"""Ids of images, texts and the like: items with equal ids belong together. An item has one id or,
+in a matrix, several, of which one in common is enough; shorter rows repeat an id."""
 
 
 def check_tensor(name: str, value: object) -> None:
@@ -103,21 +105,32 @@ def check_ids(name: str, ids: Ids, expected: int, what: str) -> None:
     ids_vector(ids, name)
 
 
+def num_ids_of_each(ids: Ids) -> int | None:
+    """None for a vector of ids, which has one of each."""
+    shape = ids.shape if isinstance(ids, Tensor | np.ndarray) else np.shape(ids[:1])
+    return shape[1] if len(shape) == 2 else None
+
+
 def ids_vector(ids: Ids, name: str = "ids") -> Tensor | NDArray[Any]:
     """Convert ids to a vector of integers or names, also from a table's column of objects."""
     if isinstance(ids, Tensor):
         comparable = not ids.dtype.is_floating_point and ids.dtype != torch.bool
     else:
-        ids = np.asarray(ids)
+        try:
+            ids = np.asarray(ids)
+        except ValueError:
+            raise ValueError(
+                f"{name} has rows of different lengths: repeat an id where there are fewer"
+            ) from None
         if ids.dtype.kind == "O":
             kinds = set(map(type, ids.flat))
             for kind, same in (((int, np.integer), np.int64), (str, str)):
                 if all(issubclass(found, kind) and found is not bool for found in kinds):
                     ids = ids.astype(same)
         comparable = ids.dtype.kind in "iuU" or not ids.size
-    if ids.ndim != 1 or not comparable:
+    if ids.ndim not in (1, 2) or not comparable:
         raise ValueError(
             f"{name} must be a vector of integers or names, got {ids.dtype} of shape "
-            f"{list(ids.shape)}"
+            f"{list(ids.shape)}; a matrix has several ids of each"
         )
     return ids

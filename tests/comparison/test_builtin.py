@@ -90,3 +90,12 @@ def test_a_wheel_has_the_recipes_and_the_published_numbers(tmp_path: Path) -> No
         check=True,
     )
     assert len(listed.stdout.splitlines()) == len(list_builtin())
+
+
+def test_on_rsicd_every_objective_is_asked_both_ways() -> None:
+    comparison, _ = load_comparison(find_comparison("rsicd/text"))
+    chosen = comparison.only.objective
+    assert chosen
+    by_image = {name for name in chosen if not name.endswith(" by text")}
+    assert {f"{name} by text" for name in by_image} == set(chosen) - by_image
+    assert len(by_image) == 23

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -115,7 +116,10 @@ def test_the_same_image_in_several_rows(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # it closes no file
-def test_a_folder_that_load_dataset_understands(tmp_path: Path) -> None:
+def test_a_folder_that_load_dataset_understands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     write_images(tmp_path / "mine/train", ["a.png", "b.png"])
     (tmp_path / "mine/train/metadata.csv").write_text("file_name,text\na.png,one\nb.png,two\n")
     train = open_dataset(f"hf:{tmp_path}/mine").splits["train"]
@@ -123,6 +127,7 @@ def test_a_folder_that_load_dataset_understands(tmp_path: Path) -> None:
     assert_pictures(train, [0, 1])
     with pytest.raises(ValueError, match=r"hf:no/such cannot be opened by datasets: \w"):
         open_dataset("hf:no/such")
+    gc.collect()  # what it left open is closed here, and not in the test that comes next
 
 
 def test_files_outside_are_not_read(tmp_path: Path) -> None:

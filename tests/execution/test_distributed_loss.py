@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from embedded import Embedded, Outcome, embedded, outcome
+from repeated import repeated
 from safetensors.torch import load_file, save_file
 from samples import STATISTICS
 from several import together
@@ -116,6 +117,28 @@ def test_names_and_positions(tmp_path: Path) -> None:
     whole = Embedded(*(torch.cat(both) for both in zip(*parts, strict=True)))
     expected = outcome(gs.RetrievalLoss("nt-xent"), whole, image_ids=None)
     torch.testing.assert_close(put_together(tmp_path, 2, "position"), expected)
+
+
+def write_several_ids(folder: Path) -> None:
+    found = {}
+    for label, memory in (("now", 0), ("past", 31)):
+        loss = gs.RetrievalLoss("circle/sigmoid-ms", memory=memory)
+        for seed in (0, 1) if memory else (0,):
+            result = outcome(loss, own_part(repeated(seed)[0]))
+        for what, tensor in zip(("value", "images", "texts"), result, strict=True):
+            found[f"{label} {what}"] = tensor.contiguous()
+    save_file(found, folder / f"{processes.rank()}.safetensors")
+
+
+@pytest.mark.slow
+def test_images_that_belong_to_several_texts(tmp_path: Path) -> None:
+    together(2, write_several_ids, tmp_path)
+    expected = outcome(gs.RetrievalLoss("circle/sigmoid-ms"), repeated()[0])
+    torch.testing.assert_close(put_together(tmp_path, 2, "now"), expected)
+    loss = gs.RetrievalLoss("circle/sigmoid-ms", memory=31)
+    for seed in (0, 1):
+        expected = outcome(loss, repeated(seed)[0])
+    torch.testing.assert_close(put_together(tmp_path, 2, "past"), expected)
 
 
 # --- encoders -----------------------------------------------------------------------------------

@@ -66,8 +66,8 @@ def test_counts_are_the_same(name: str) -> None:
     images, texts, ids, offline = mined_batch()
     objective = gs.objective(name)
     mined = offline.scores(images, texts, objective.uses_offline)
-    found = offline_cocos_of_scores(objective, images @ texts.t(), ids, mined)
-    assert found == offline_cocos(objective, images, texts, ids, offline)
+    found = offline_cocos_of_scores(objective, images @ texts.t(), (ids, ids), mined)
+    assert found == offline_cocos(objective, images, texts, (ids, ids), offline)
 
 
 @pytest.mark.parametrize(

@@ -68,8 +68,8 @@ def test_a_split_is_proposed_and_ordered(folder: Path) -> None:
     split = open_dataset("scenes", num_train=4, num_dev=4, num_test=6).splits["test"]
     system, network = load_system(folder, torch.device("cpu")), plain(folder)
     found = embed_split(system, split)
-    by_text = rerank_split(system, split, found, top=3).by_text().matrix
-    alone = rerank_split(system, split, found, top=3, proposal_weight=0).by_text().matrix
+    by_text = rerank_split(system, split, found, top=3).by_text.matrix
+    alone = rerank_split(system, split, found, top=3, proposal_weight=0).by_text.matrix
     assert split.images is not None
     pixels = torch.stack([as_processor(split.images.load(i)) for i in range(6)])
     tokens, _ = system.encode([split.captions[7]])

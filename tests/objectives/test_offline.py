@@ -264,7 +264,7 @@ def test_wrong_shapes_are_one_sentence() -> None:
 def test_contributing_terms_are_those_that_violate_their_margin(name: str) -> None:
     v, known = random_pairs(4), ids()
     objective = gs.objective(name, offline_margin=0.6)
-    found = offline_cocos(objective, v["I"], v["T"], known["own"], offline_of(v, known))
+    found = offline_cocos(objective, v["I"], v["T"], (known["own"],) * 2, offline_of(v, known))
     p = [float(v["I"][i] @ v["T"][i]) for i in range(7)]
     negatives = (("I", "texts"), ("images", "T"))
     pairs = (("images", "texts"), ("images_of_texts", "texts_of_images"))
@@ -283,7 +283,7 @@ def test_contributing_terms_are_those_that_violate_their_margin(name: str) -> No
 def test_contributing_columns_are_counted_row_by_row(name: str) -> None:
     v, known = random_pairs(5), ids()
     objective = gs.objective(name)
-    found = offline_cocos(objective, v["I"], v["T"], known["own"], offline_of(v, known))
+    found = offline_cocos(objective, v["I"], v["T"], (known["own"],) * 2, offline_of(v, known))
     own, of_images, of_texts = known["own"], known["image_ids"], known["text_ids"]
     sides = (
         (v["I"], [v["T"], v["texts"], v["texts_of_images"]], torch.cat([of_texts, of_images])),

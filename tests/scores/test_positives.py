@@ -32,6 +32,30 @@ def test_ids_masks_and_transposes_agree(queries: list[int], candidates: list[int
     assert torch.equal(by_ids.any_valid, expected.any(1))
 
 
+several = st.integers(1, 3).flatmap(
+    lambda k: st.lists(st.lists(st.integers(0, 8), min_size=k, max_size=k), min_size=1, max_size=9)
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(queries=several, candidates=st.one_of(several, ids))
+def test_one_id_in_common_is_enough(queries: list[list[int]], candidates: list[Any]) -> None:
+    sets = [set(one) if isinstance(one, list) else {one} for one in candidates]
+    expected = torch.tensor([[bool(set(query) & one) for one in sets] for query in queries])
+    found = match_ids(queries, candidates)
+    assert torch.equal(as_mask(found), expected)
+    assert torch.equal(as_mask(match_ids(candidates, queries)), expected.t())
+    assert found.valid.sum() == expected.sum(), "no pair counts twice"
+    names = [[f"id {one}" for one in query] for query in queries]
+    other = [[f"id {i}" for i in o] if isinstance(o, list) else f"id {o}" for o in candidates]
+    assert torch.equal(as_mask(match_ids(names, other)), expected)
+
+
+def test_rows_of_ids_are_of_one_length() -> None:
+    with pytest.raises(ValueError, match="rows of different lengths: repeat an id where there are"):
+        match_ids([[1, 2], [3]], [1, 2])
+
+
 @settings(max_examples=50, deadline=None)
 @given(queries=ids, candidates=ids)
 def test_invalid_slots_repeat_the_first_positive(queries: list[int], candidates: list[int]) -> None:
@@ -86,7 +110,7 @@ def test_the_type_of_an_id_changes_nothing(same: Any) -> None:
 @pytest.mark.parametrize("execution", ["dense", "streamed"])
 def test_ids_that_are_none(execution: Execution) -> None:
     loss = gs.RetrievalLoss("nt-xent", execution=execution)
-    for wrong in ([0.0, 1.0], [None, None], np.arange(2)[:, None], np.array([True, 1], object)):
+    for wrong in ([0.0, 1.0], [None, None], np.zeros((2, 1, 1), int), np.array([True, 1], object)):
         with pytest.raises(ValueError, match="ids must be a vector of integers or names"):
             loss(torch.eye(2), torch.eye(2), [0, 1], wrong)
     with pytest.raises(ValueError, match=r"ids must be a vector of .* got torch.float32"):

@@ -165,11 +165,11 @@ def test_all_candidates_are_ordered_by_their_scores(run: Run) -> None:
     split = open_data(run.recipe()).splits["test"]
     found = embed_split(system, split)
     alone = rerank_split(system, split, found, 1000, proposal_weight=0)
-    torch.testing.assert_close(alone.by_image().matrix, alone.by_text().matrix.t())
-    torch.testing.assert_close(alone.by_image().matrix, alone.scorer.matrix().matrix)
+    torch.testing.assert_close(alone.by_image.matrix, alone.by_text.matrix.t())
+    torch.testing.assert_close(alone.by_image.matrix, alone.scorer.matrix().matrix)
     both = alone.scorer.matrix().matrix + found.images @ found.texts.t() / 0.07
     scores = rerank_split(system, split, found, 1000)
-    torch.testing.assert_close(scores.by_image().matrix, both, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(scores.by_image.matrix, both, rtol=1e-4, atol=1e-4)
 
 
 def test_what_cannot_re_rank_says_so(run: Run, tmp_path: Path) -> None:

@@ -187,9 +187,9 @@ def test_the_order_behind_the_proposals_is_that_of_the_proposer() -> None:
     lengths = torch.ones(4, dtype=torch.long)
     pairs = tiles.PairScores(Scorer(), images, words, torch.arange(4), lengths, CPU)
     proposed = tiles.EmbeddingScores(torch.eye(2), torch.tensor([[1, 2], [2, 1], [3, 4], [0, 3.0]]))
-    rows = TwoStageScores(proposed, pairs, 2).by_image().matrix
+    rows = TwoStageScores(proposed, pairs, 2).by_image.matrix
     assert rows.argsort(1, descending=True).tolist() == [[2, 1, 0, 3], [3, 2, 0, 1]]
-    columns = TwoStageScores(proposed, pairs, 1).by_text().matrix
+    columns = TwoStageScores(proposed, pairs, 1).by_text.matrix
     assert columns.argmax(1).tolist() == [1, 0, 1, 1]
 
 
@@ -353,9 +353,10 @@ def test_scores_of_what_was_mined(lists: Path, tmp_path: Path) -> None:
         images, texts = model(batch.images, batch.tokens, batch.lengths)
         everything = model.score(images, texts, batch.lengths)
         objective = trainer.parts.loss.objective
-        terms = score_batch(model, objective, batch, images, texts, extended=True)
+        ids = batch.image_ids, batch.text_ids
+        terms = score_batch(model, objective, batch, images, texts, ids, extended=True)
         plain = trainer_of(tmp_path / "plain", offline=offline).parts.loss.objective
-        columns = score_batch(model, plain, batch, images, texts, extended=True)
+        columns = score_batch(model, plain, batch, images, texts, ids, extended=True)
     n = len(images) // 3
     own, of_image, of_text = (torch.arange(n) + k * n for k in range(3))
     torch.testing.assert_close(terms.scores, everything[:n, :n])

@@ -83,7 +83,7 @@ def test_a_batch_has_its_pairs_and_what_was_mined_for_them(first: Run, tmp_path:
     assert np.array_equal(train_split.image_of_caption[texts_of_images], mined_images)
     ids = torch.from_numpy(longer.images)
     vectors = torch.arange(96.0)[:, None]
-    (images, texts, _), offline = split_extended(vectors, vectors + 100, ids)
+    (images, texts, *_), offline = split_extended(vectors, vectors + 100, ids, ids)
     assert images.flatten().tolist() == list(range(32))
     assert texts.flatten().tolist() == list(range(100, 132))
     assert offline.images[0] == 32

@@ -31,20 +31,24 @@ def offline_cocos(
     objective: Objective,
     images: Tensor,
     texts: Tensor,
-    ids: Tensor,
+    ids: tuple[Tensor, Tensor],
     offline: Offline,
     epsilon: float = 0.01,
 ) -> tuple[OfflineCocos, OfflineCocos]:
-    """Count image to text and text to image, for pairs (image i, text i) with equal ids."""
+    """Count image to text and text to image, for pairs with the `ids` of images and texts."""
     mined = offline.scores(images, texts, objective.uses_offline)
     return offline_cocos_of_scores(objective, images @ texts.t(), ids, mined, epsilon)
 
 
 def offline_cocos_of_scores(
-    objective: Objective, scores: Tensor, ids: Tensor, mined: MinedScores, epsilon: float = 0.01
+    objective: Objective,
+    scores: Tensor,
+    ids: tuple[Tensor, Tensor],
+    mined: MinedScores,
+    epsilon: float = 0.01,
 ) -> tuple[OfflineCocos, OfflineCocos]:
     """Count both directions of scores[image, text] with the scores of mined negatives."""
-    of_images, of_texts = Pairing(ids, ids).rows(scores, mined)
+    of_images, of_texts = Pairing(*ids).rows(scores, mined)
     return (
         _count(objective, of_images, scores.shape[1], epsilon),
         _count(objective, of_texts, scores.shape[0], epsilon),

@@ -85,6 +85,9 @@ def _show(found: Evaluation, title: str, eccv: bool) -> None:
     shares = {rank: 100 * count / total for rank, count in found.report.cross_rank.items()}
     ranks = "  ".join(f"{rank}: {share:.1f}" for rank, share in shares.items())
     console.print(f"  {ranks}", markup=False, highlight=False, soft_wrap=True)
+    if found.text_report is not None:
+        console.print("\nwith captions of other images that say the same word for word:")
+        console.print(str(found.text_report), markup=False, highlight=False, soft_wrap=True)
     if found.true_report is not None:
         console.print("\nwith every caption that is true of an image as its positive:")
         console.print(str(found.true_report), markup=False, highlight=False, soft_wrap=True)

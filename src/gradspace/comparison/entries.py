@@ -10,10 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradspace.comparison.results import Row
-from gradspace.metrics import METRICS
 from gradspace.runs.analysis import RunAnalysis, load_analysis
 from gradspace.runs.folder import Run, results_name
-from gradspace.runs.numbers import SECONDS, cocos_metrics
+from gradspace.runs.numbers import COCOS, SECONDS, cocos_metrics
 from gradspace.runs.results import RunResults, check_comparable, load_results
 
 
@@ -56,7 +55,7 @@ class Entry:
         found = next((row for row in self.rows() if row.metric == metric), None)
         if found is None:
             results = self.run.results(self.results.split, self.results.folds)
-            file = results if metric.partition(" ")[2] in METRICS else self.run.analysis
+            file = self.run.analysis if metric in (*COCOS, SECONDS) else results
             raise ValueError(
                 f"{metric} was not measured for {self.name}: delete {file}, and it is made anew"
             )

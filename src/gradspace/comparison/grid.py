@@ -26,7 +26,14 @@ SMALL = (
 SMALL_MODEL = {"width": 128, "word_width": 64}
 SMALL_SCENES = {"num_train": 2000, "num_dev": 200, "num_test": 500}
 MAX_SMALL_SEEDS = 3
-OF_PRETRAINED = ("backbone", "text_encoder", "image_size", "whole_images", "weights")
+OF_PRETRAINED = (
+    "backbone",
+    "text_encoder",
+    "image_size",
+    "whole_images",
+    "weights",
+    "word_vectors",
+)
 """Keys of a model that concern pretrained parts, or what they read."""
 
 

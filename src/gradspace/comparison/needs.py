@@ -32,8 +32,8 @@ def find_needs(comparison: Comparison, cells: Sequence[Cell]) -> list[Need]:
         data, model = cell.recipe.data, cell.recipe.model
         if not reader_of_name(data.source):
             paths |= dict.fromkeys(str(p) for p in (data.source, data.images, data.features) if p)
-        if weights := model.parameters.get("weights"):
-            paths[str(weights)] = None
+        for path in filter(None, (model.parameters.get("weights"), model.word_vectors)):
+            paths[str(path)] = None
         names = (model.backbone, model.text_encoder, model.pretrained)
         models |= dict.fromkeys(name for name in names if name)
     about = comparison.needs

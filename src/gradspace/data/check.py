@@ -12,6 +12,7 @@ import numpy as np
 
 from gradspace.data.dataset import Dataset, Problem, Split
 from gradspace.data.open import add_features_folder, read_dataset
+from gradspace.data.pair_ids import text_numbers
 from gradspace.data.problems import broken_items, structural_problems, without
 from gradspace.data.vocabulary import SPECIAL, Vocabulary, words
 from gradspace.progress import Progress
@@ -36,6 +37,20 @@ class Spread:
 
 
 @dataclass(frozen=True)
+class SharedTexts:
+    """Captions that stand word for word at several images, and so are no negatives of theirs."""
+
+    num_texts: int
+    """Different ones of the split."""
+    num_shared: int
+    """Of these, how many stand at several images."""
+    num_images: int
+    """Images with one of them."""
+    most_images: int
+    """Of one text."""
+
+
+@dataclass(frozen=True)
 class SplitReport:
     """One split, without the items that have problems."""
 
@@ -45,6 +60,7 @@ class SplitReport:
     captions_per_image: Spread
     words_per_caption: Spread
     feature_shape: tuple[int, ...] | None
+    shared: SharedTexts
     kinds: tuple[str, str]
     """What the images and captions are: passages and questions, where they are texts."""
 
@@ -83,6 +99,7 @@ class DatasetReport:
                 f"  {split.name}: {sizes}{shape}",
                 f"    {caption}s per {image}: {split.captions_per_image}",
                 f"    words per {caption}: {split.words_per_caption}",
+                *_told(split.shared, image, caption),
             ]
         lines += [
             f"  vocabulary: {counted(self.vocabulary_size, 'word')} seen 4 times or more in "
@@ -131,8 +148,32 @@ def _report(split: Split) -> SplitReport:
         captions_per_image=_spread(np.bincount(split.image_of_caption).tolist()),
         words_per_caption=_spread([len(words(caption)) for caption in split.captions]),
         feature_shape=split.features.shape if split.features else None,
+        shared=_shared(split),
         kinds=split.kinds,
     )
+
+
+def _shared(split: Split) -> SharedTexts:
+    text, image = text_numbers(split.captions), np.asarray(split.image_of_caption)
+    pairs = np.unique(np.stack([text, image]), axis=1)
+    num_images = np.bincount(pairs[0])
+    at_several = num_images[pairs[0]] > 1
+    return SharedTexts(
+        num_texts=len(num_images),
+        num_shared=int((num_images > 1).sum()),
+        num_images=len(np.unique(pairs[1][at_several])),
+        most_images=int(num_images.max(initial=0)),
+    )
+
+
+def _told(shared: SharedTexts, image: str, caption: str) -> list[str]:
+    if not shared.num_shared:
+        return []
+    return [
+        f"    the same {caption} at several {image}s: {shared.num_shared:,} of "
+        f"{shared.num_texts:,} different ones, at {shared.num_images:,} {image}s; one at "
+        f"{shared.most_images:,}"
+    ]
 
 
 def _spread(counts: Sequence[int]) -> Spread:

@@ -83,6 +83,12 @@ class Vocabulary:
         return len(self.words)
 
     @property
+    def numbers(self) -> dict[str, int]:
+        """Of the words themselves, without the special ones."""
+        own = enumerate(self.words[len(SPECIAL) :], start=len(SPECIAL))
+        return {word: number for number, word in own if word != MASK}
+
+    @property
     def mask(self) -> int:
         """The number of a masked word, which is unknown where there is none for it."""
         return self._number.get(MASK, UNKNOWN)

@@ -20,7 +20,7 @@ PairList = tuple[Tensor, Tensor]
 
 def _are_aligned(image_ids: Tensor, text_ids: Tensor) -> bool:
     """Whether image i matches text i and no other; checked first, being cheaper than all pairs."""
-    if not torch.equal(image_ids, text_ids):
+    if image_ids.dim() > 1 or not torch.equal(image_ids, text_ids):
         return False
     in_order = image_ids.sort().values
     return bool((in_order[1:] != in_order[:-1]).all())
@@ -48,7 +48,7 @@ class BatchPairs:
         aligned: bool,
     ) -> BatchPairs:
         if aligned or (processes.number == 1 and _are_aligned(image_ids, text_ids)):
-            one = torch.ones_like(image_ids, dtype=torch.bool).unsqueeze(1)
+            one = torch.ones(len(image_ids), 1, dtype=torch.bool, device=image_ids.device)
             every = torch.arange(len(one), device=one.device)
             return BatchPairs((every, every), [len(one)], None, one, one)
         positives = match_ids(image_ids, text_ids)
@@ -105,7 +105,9 @@ def _positive_scores(
 
 
 def _num_equal(ids: Tensor, among: Tensor) -> Tensor:
-    """Count how often each id occurs in `among`."""
+    """Count how often each id occurs in `among`; an item of several ids counts what shares one."""
+    if ids.dim() > 1 or among.dim() > 1:
+        return match_ids(ids, among).valid.sum(1)
     among = among.sort().values
     return torch.searchsorted(among, ids, right=True) - torch.searchsorted(among, ids)
 

@@ -42,12 +42,19 @@ def choose(
     *,
     alone: bool,
     terms: bool,
+    several_ids: bool = False,
 ) -> Route:
     """Choose the route of a batch, or reject an execution that cannot run it.
 
     `alone` means one process without a memory or further candidates; `terms` means that the
-    objective has AOQ terms for mined negatives.
+    objective has AOQ terms for mined negatives; `several_ids` means that items have more than one
+    id, which Triton kernels cannot compare.
     """
+    if execution == "triton" and several_ids:
+        raise ValueError(
+            'execution="triton" takes one id of each image and of each text, got several; leave it '
+            'at "auto"'
+        )
     if execution == "dense" and not alone:
         raise ValueError(
             'execution="dense" works only in a single process, without a memory or mined '
@@ -58,19 +65,29 @@ def choose(
             'execution="triton" needs a CUDA device, Triton, and embeddings of 16 or 32 bits, got '
             f'{images.dtype} on {images.device}; use "auto", which picks Triton where it can run'
         )
-    if execution in ("auto", "triton") and alone and not terms and tile is None:
+    if execution in ("auto", "triton") and alone and not (terms or several_ids or tile):
         kernels = choose_kernels(objective, images, texts, chosen=execution == "triton")
         if kernels:
             return Route(kernels=kernels)
-    return choose_without_kernels(execution, images, texts, tile, alone=alone)
+    return choose_without_kernels(
+        execution, images, texts, tile, alone=alone, several_ids=several_ids
+    )
 
 
 def choose_without_kernels(
-    execution: Execution, images: Tensor, texts: Tensor, tile: int | None, *, alone: bool = True
+    execution: Execution,
+    images: Tensor,
+    texts: Tensor,
+    tile: int | None,
+    *,
+    alone: bool = True,
+    several_ids: bool = False,
 ) -> Route:
     small = len(images) * len(texts) <= SMALL.get(images.device.type, 0)
     if execution == "dense" or (execution == "auto" and alone and small and tile is None):
         return Route()
+    if several_ids:
+        return Route(executor=Streamed(tile))
     if execution == "triton" or (execution == "auto" and fused.suits(images) and tile is None):
         return Route(executor=fused.Fused())
     return Route(executor=Streamed(tile))

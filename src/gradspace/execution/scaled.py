@@ -251,7 +251,7 @@ def _merge(
 def _choose(queries: _Queries, now: _Part, past: _Part, processes: Processes) -> _Chosen:
     """Choose the hardest among present and past candidates, over all processes."""
     value = as_computed(queries.items.embeddings.new_full((len(queries.items),), -torch.inf))
-    index = torch.zeros_like(queries.items.ids)
+    index = torch.zeros_like(value, dtype=torch.long)
     for part, offset in ((now, 0), (past, queries.num_candidates)):
         if isinstance(part, HardestNegatives):
             better = (part.value > value) | part.value.isnan()

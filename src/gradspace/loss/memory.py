@@ -59,7 +59,8 @@ class Memory(nn.Module):
         embeddings = new.embeddings.detach()
         if len(old_ids):
             embeddings = torch.cat([embeddings, old[:kept].to(embeddings)])
-        return embeddings.clone(), torch.cat([new.ids, old_ids[:kept].to(new.ids)])
+        ids = torch.cat([new.ids, old_ids[:kept].to(new.ids)]) if len(old_ids) else new.ids
+        return embeddings.clone(), ids.clone()
 
     def _load_from_state_dict(self, state: Mapping[str, Any], prefix: str, *others: Any) -> None:
         """Accept any number of rows, since how full a memory is belongs to its state."""

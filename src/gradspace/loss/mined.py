@@ -35,6 +35,10 @@ class Offline:
     """Ids of I- and T~."""
     text_ids: Ids
     """Ids of T- and I~."""
+    ids_of_texts: Ids | None = None
+    """Ids of T~, if they differ from those of I-: an image can have several."""
+    ids_of_images: Ids | None = None
+    """Ids of I~, if they differ from those of T-."""
 
     def check(self, images: Tensor, texts: Tensor, values: bool = True) -> None:
         """Check shapes, types and ids and, with `values`, that no embedding is NaN or infinite."""
@@ -54,6 +58,9 @@ class Offline:
                 check_finite(f"offline.{name}", mined)
         check_ids("offline.image_ids", self.image_ids, len(images), "pairs")
         check_ids("offline.text_ids", self.text_ids, len(images), "pairs")
+        for name in ("ids_of_texts", "ids_of_images"):
+            if (ids := getattr(self, name)) is not None:
+                check_ids(f"offline.{name}", ids, len(images), "pairs")
 
     def each(self, change: Callable[[Tensor], Tensor]) -> Offline:
         """Apply a function to every tensor of embeddings."""
@@ -94,13 +101,16 @@ class Offline:
 
         By position they belong to nothing in the batch.
         """
-        image_ids = stable_ids(self.image_ids, self.images.device)
-        text_ids = stable_ids(self.text_ids, self.texts.device)
+        of_images = self.text_ids if self.ids_of_images is None else self.ids_of_images
+        of_texts = self.image_ids if self.ids_of_texts is None else self.ids_of_texts
+        device = self.images.device
         images = Items(
-            torch.cat([self.images, self.images_of_texts]), torch.cat([image_ids, text_ids])
+            torch.cat([self.images, self.images_of_texts]),
+            torch.cat([stable_ids(ids, device) for ids in (self.image_ids, of_images)]),
         )
         texts = Items(
-            torch.cat([self.texts, self.texts_of_images]), torch.cat([text_ids, image_ids])
+            torch.cat([self.texts, self.texts_of_images]),
+            torch.cat([stable_ids(ids, device) for ids in (self.text_ids, of_texts)]),
         )
         return (images.without_ids(), texts.without_ids()) if by_position else (images, texts)
 

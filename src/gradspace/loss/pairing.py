@@ -8,7 +8,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from gradspace.checks import Ids, check_ids
+from gradspace.checks import Ids, check_ids, num_ids_of_each
 from gradspace.execution.batch_pairs import NO_PAIR
 from gradspace.execution.distributed import Items, Processes
 from gradspace.execution.triton.slots import Slots, slots_by_position, slots_of_ids
@@ -37,7 +37,10 @@ class QueryRows:
 
 @dataclass(frozen=True)
 class Pairing:
-    """Pairing of a batch: equal ids belong together or, by position, image i and text i."""
+    """Pairing of a batch: equal ids belong together or, by position, image i and text i.
+
+    Where one side has several ids of each item, one in common is enough.
+    """
 
     image_ids: Ids | None
     text_ids: Ids | None
@@ -49,6 +52,15 @@ class Pairing:
         if self.position or self.image_ids is None or self.text_ids is None:
             return None
         return self.image_ids, self.text_ids
+
+    @property
+    def ids_of_each(self) -> tuple[int | None, ...]:
+        """How many an image has, and a text, where ids are matrices."""
+        return tuple(num_ids_of_each(ids) for ids in self.ids or ())
+
+    @property
+    def several(self) -> bool:
+        return any(number is not None for number in self.ids_of_each)
 
     def check(self, num_images: int, num_texts: int) -> None:
         if (self.image_ids is None) != (self.text_ids is None):

@@ -47,7 +47,9 @@ class RetrievalLoss(nn.Module):
     """Loss of image and text embeddings: an objective in both directions, as one number.
 
     Inputs: `images` [n, d] and `texts` [m, d]; equal `image_ids` and `text_ids` belong together.
-    Without ids, image i belongs to text i.
+    Without ids, image i belongs to text i. `image_ids` [n, k] gives every image several ids, for
+    captions that describe many images: it belongs to every text with one of them. Triton kernels
+    compare single ids only; "auto" then picks torch.
 
     `offline` holds negatives that were mined for every pair (image i, text i). An objective with
     terms for mined negatives uses them there; for any other they are further candidates.
@@ -136,6 +138,7 @@ class RetrievalLoss(nn.Module):
                 *(self.execution, self.tile, self.objective, images, texts),
                 alone=bool(alone),
                 terms=terms is not None,
+                several_ids=pairing.several,
             )
             if choice.kernels:
                 value = self._of_kernels(choice.kernels, images, texts, pairing)
@@ -173,7 +176,8 @@ class RetrievalLoss(nn.Module):
                 "normalize=True nor a memory"
             )
         with _full_precision(scores.device.type):
-            if offline is None and choose_kernels(self.objective, scores, scores.t()) == "rows":
+            one_id = offline is None and not pairing.several
+            if one_id and choose_kernels(self.objective, scores, scores.t()) == "rows":
                 pairs = pairing.where(len(scores), scores.device)
                 return whole_rows.of_scores(self.objective, self.reduction, scores, pairs)
             return self._of_matrix(as_computed(scores), pairing, offline)
@@ -304,6 +308,7 @@ class RetrievalLoss(nn.Module):
         width = images.shape[1] if images.dim() == 2 else None
         kind = f"{' '.join(str(self).split())}, {images.dtype}, width {width}"
         kind += ", offline negatives" if offline else ""
+        kind += f", ids {pairing.ids_of_each}" if pairing.several else ""
         processes.agree(kind, problem, images.device)
 
 

@@ -99,8 +99,8 @@ def rank_both(
     """Rank the positives of every row and of every column, computing every score once."""
     if isinstance(scores, TwoStageScores):
         by_image = as_positives(positives)
-        by_text = rank_rows(scores.by_text(), by_image.transpose())
-        return rank_rows(scores.by_image(), by_image), by_text
+        by_text = rank_rows(scores.by_text, by_image.transpose())
+        return rank_rows(scores.by_image, by_image), by_text
     source, rows, order = _checked(scores, positives)
     columns = rows.transpose()
     p = _positive_scores(source, rows)

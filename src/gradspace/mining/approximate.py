@@ -65,7 +65,7 @@ def mine_with_faiss(
         text_scores=text_scores,
         images_of_text=found_images,
         image_scores=image_scores,
-        positive_scores=_positive_scores(texts, images, own.transpose()),
+        positive_scores=_positive_scores(texts, images, embeddings.positives().transpose()),
         record=describe_source(embeddings, method, source),
     )
 

@@ -34,7 +34,7 @@ class MinedLists:
     """For every query its hardest negatives, the hardest first, with their scores."""
 
     texts_of_image: Positions
-    """[images, top_texts]: captions of other images."""
+    """[images, top_texts]: captions of other images, which say something else than its own."""
     text_scores: HalfFloats
     images_of_text: Positions
     """[texts, top_images]: other images."""

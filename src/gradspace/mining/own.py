@@ -6,27 +6,32 @@ import torch
 from torch import Tensor
 
 from gradspace.checks import check_embeddings, check_ids
-from gradspace.scores.positives import Positives, match_ids
+from gradspace.data.pair_ids import ids_by_text
+from gradspace.scores.positives import Positives
 from gradspace.scores.represented import Embeddings, Represented
 
 
 def own_positives(found: Represented, device: torch.device) -> Positives:
-    """Of every image its own texts; a ValueError where embeddings or ids cannot be used."""
+    """Of every image its own texts, and those of others that say the same word for word.
+
+    A ValueError where embeddings or ids cannot be used.
+    """
     num_images, num_texts = len(found.image_names), len(found.captions)
     if isinstance(found, Embeddings):
         check_embeddings(found.images, found.texts)
         num_images, num_texts = len(found.images), len(found.texts)
     check_ids("image_ids", found.image_ids, num_images, "images")
     check_ids("text_ids", found.text_ids, num_texts, "texts")
-    return match_ids(found.image_ids.to(device), found.text_ids.to(device))
+    return ids_by_text(found.positives().to(device), found.captions).positives()
 
 
 class OwnPairs:
-    """Images and texts with equal ids, sorted by the tile of the score matrix that they are in."""
+    """Images and what is no negative of them, sorted by their tile of the score matrix."""
 
-    def __init__(self, own: Positives, tile: tuple[int, int]) -> None:
+    def __init__(self, found: Represented, own: Positives, tile: tuple[int, int]) -> None:
         self.height, self.width = tile
         image, text = own.pairs()
+        is_pair = found.image_ids.to(image.device)[image] == found.text_ids.to(text.device)[text]
         self.num_columns = -(-own.num_candidates // self.width)
         number = image // self.height * self.num_columns + text // self.width
         order = number.argsort(stable=True)
@@ -36,6 +41,8 @@ class OwnPairs:
         self.places = image % self.height * width + text - first
         """Where the pairs are in their tile: row after row, counted from 0."""
         self.texts = text
+        self.are_pairs = is_pair[order]
+        """Equal ids; the others are equal texts."""
         num_tiles = -(-own.num_queries // self.height) * self.num_columns
         ends = torch.bincount(number, minlength=num_tiles).cumsum(0)
         self.bounds = [0, *ends.tolist()]
@@ -47,7 +54,8 @@ class OwnPairs:
         if inside.start == inside.stop:
             return
         scores, places = tile.view(-1), self.places[inside]
-        best.scatter_reduce_(0, self.texts[inside], scores[places], "amax")
+        of_pairs = scores[places].where(self.are_pairs[inside], -torch.inf)
+        best.scatter_reduce_(0, self.texts[inside], of_pairs, "amax")
         scores.index_fill_(0, places, -torch.inf)
 
 

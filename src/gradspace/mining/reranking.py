@@ -52,7 +52,7 @@ def mine_proposed(
     )
     scores = found.scores()
     done = _Ordered(scores, proposed, (top_texts, top_images))
-    positive = _positive_scores(scores, *own.pairs())
+    positive = _positive_scores(scores, *found.positives().pairs())
     inputs = _fingerprint(proposed, found, done.keys, positive) if state else ""
     if state and (saved := load_state(state_file(state), inputs)):
         done.restore(saved)

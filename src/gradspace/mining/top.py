@@ -54,7 +54,8 @@ def mine_exact(
 ) -> MinedLists:
     """The `top_texts` hardest captions of every image, the `top_images` hardest of every caption.
 
-    Equal ids belong together and are never listed for each other. A model that scores pairs scores
+    Equal ids belong together and are never listed for each other, nor is a caption listed for an
+    image that has one of the same words. A model that scores pairs scores
     all of them. `source` becomes part of the record. `precision` is that of the products on CUDA; a
     CPU computes in float32. Of several processes each takes a share of the images, and all get all:
     the lists of one process, bit for bit.
@@ -151,7 +152,7 @@ def _prepare(
         scored=_products(found, device, precision, tile)
         if isinstance(found, Embeddings)
         else found.scores(),
-        own=OwnPairs(own, tile),
+        own=OwnPairs(found, own, tile),
         lengths=lengths,
         tile=tile,
         share=_share(own.num_queries, tile[0]),

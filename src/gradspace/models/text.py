@@ -35,6 +35,15 @@ class GRUEncoder(nn.Module):
         self.dropout = nn.Dropout(dropout)
         self.gru = nn.GRU(word_width, width, batch_first=True, bidirectional=bidirectional)
 
+    @property
+    def word_width(self) -> int:
+        return self.embedding.embedding_dim
+
+    @torch.no_grad()
+    def set_words(self, tokens: Tensor, vectors: Tensor) -> None:
+        """Overwrite the embeddings of some words by vectors [tokens, word_width]."""
+        self.embedding.weight[tokens] = vectors.to(self.embedding.weight)
+
     def forward(self, tokens: Tensor, lengths: Tensor) -> Tensor:
         """Compute the state at every word, [m, words, width]; 0 after the last."""
         packed, states, _ = self._run(tokens, lengths)

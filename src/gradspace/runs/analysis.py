@@ -22,6 +22,7 @@ from gradspace.analysis.score_file import SavedScores
 from gradspace.analysis.tables import cocos_json, count_contributions
 from gradspace.data.dataset import Split
 from gradspace.data.order import epoch_order
+from gradspace.data.pair_ids import PairIds, ids_by_image
 from gradspace.files import write_atomically
 from gradspace.objectives import Objective
 from gradspace.runs.recipe_tables import TrainingRecipe
@@ -71,8 +72,12 @@ def analyse_run(
     train: Split,
     training: TrainingRecipe,
     counting: Counting | None = None,
+    ids: PairIds | None = None,
 ) -> RunAnalysis:
-    """Count and collect over all batches of one epoch of the training set."""
+    """Count and collect over all batches of one epoch of the training set.
+
+    `ids` are what the objective took for positives, by default every image's own captions.
+    """
     counting = counting or Counting()
     limits = edges(200 if isinstance(found, Parts) else 100)
     positives = np.zeros(len(limits) - 1, dtype=np.int64)
@@ -87,7 +92,7 @@ def analyse_run(
             triplets.extend(some_triplets(batch, TRIPLETS_PER_BATCH))
             yield batch
 
-    batches = collected(score_batches(found, train, training))
+    batches = collected(score_batches(found, train, training, ids or ids_by_image(train)))
     counts = count_contributions([objective], batches, counting)
     return RunAnalysis(
         objective=objective.name,
@@ -102,7 +107,7 @@ def analyse_run(
 
 
 def score_batches(
-    found: Represented, train: Split, training: TrainingRecipe
+    found: Represented, train: Split, training: TrainingRecipe, ids: PairIds
 ) -> Iterator[SavedScores]:
     """Score matrices of random training batches, of what was found."""
     per_image = training.captions_per_image
@@ -110,9 +115,9 @@ def score_batches(
     size = min(training.batch_size, MOST_IMAGES, num_items)
     plans = epoch_order(train, batch_size=size, captions_per_image=per_image, seed=0, epoch=0)
     for plan in plans:
-        scores = found.block(torch.from_numpy(plan.images), torch.from_numpy(plan.captions)).cpu()
-        text_ids = torch.from_numpy(train.image_of_caption[plan.captions])
-        yield SavedScores(scores, match_ids(torch.from_numpy(plan.images), text_ids))
+        images, captions = torch.from_numpy(plan.images), torch.from_numpy(plan.captions)
+        scores = found.block(images, captions).cpu()
+        yield SavedScores(scores, match_ids(ids.images[images], ids.captions[captions]))
 
 
 def save_analysis(path: Path, analysis: RunAnalysis) -> None:

@@ -6,9 +6,11 @@ from pathlib import Path
 
 from gradspace.data.dataset import Dataset, Split
 from gradspace.data.open import open_dataset
+from gradspace.data.pair_ids import PairIds, ids_by_image, ids_by_text
 from gradspace.plugins import not_repeated
 from gradspace.progress import Progress, Show, silently
 from gradspace.runs.folder import open_run
+from gradspace.runs.recipe import Recipe
 from gradspace.runs.recipe_tables import DataRecipe
 from gradspace.runs.system import is_pretrained
 
@@ -33,6 +35,13 @@ def open_recipe(
         if run and (missing := not_repeated(run)):
             raise ValueError(f"{error}{missing}") from error
         raise
+
+
+def recipe_ids(recipe: Recipe, split: Split) -> PairIds | None:
+    """What the objective of a recipe takes for positives, where that is more than own captions."""
+    if recipe.objective.positives != "text":
+        return None
+    return ids_by_text(ids_by_image(split).positives(), split.captions)
 
 
 def run_data(

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from gradspace.data.dataset import Split
+from gradspace.data.pair_ids import ids_by_text
 from gradspace.data.readers.scenes import SceneImages, true_relevance
 from gradspace.metrics import RankedFold, RetrievalReport, rank_folds, report_of
 from gradspace.metrics.eccv import eccv_caption_report
@@ -43,11 +44,31 @@ class Evaluation:
     @cached_property
     def ranked(self) -> list[RankedFold]:
         """The ranks of all positives, fold by fold."""
-        return rank_folds(self.scores, self.positives, self.folds)
+        return rank_folds(self._looked_at, self.positives, self.folds)
 
     @cached_property
     def report(self) -> RetrievalReport:
         return report_of(self.ranked)
+
+    @cached_property
+    def text_report(self) -> RetrievalReport | None:
+        """With captions of other images that say the same as positives too; None without any."""
+        if self._by_text is None:
+            return None
+        return report_of(rank_folds(self._looked_at, self._by_text, self.folds))
+
+    @cached_property
+    def _by_text(self) -> Positives | None:
+        """What belongs to an image by what captions say, where that is more than its own."""
+        found = ids_by_text(self.positives, self.split.captions).positives()
+        return found if found.valid.sum() > self.positives.valid.sum() else None
+
+    @cached_property
+    def _looked_at(self) -> Scores | TwoStageScores:
+        """The scores; where they are ranked twice, those of pairs are not computed twice."""
+        if isinstance(self.scores, PairScores) and self._by_text is not None:
+            return self.scores.matrix()
+        return self.scores
 
     @cached_property
     def true_report(self) -> RetrievalReport | None:
@@ -72,11 +93,9 @@ class Evaluation:
         return eccv_caption_report(scores, images, self.split.caption_ids)
 
     def to_dict(self) -> dict[str, Any]:
-        true_report = self.true_report
-        return {
-            **self.report.to_dict(),
-            "true_relevance": true_report.to_dict() if true_report else None,
-        }
+        others = {"true_relevance": self.true_report, "by_text": self.text_report}
+        told = {name: report.to_dict() if report else None for name, report in others.items()}
+        return {**self.report.to_dict(), **told}
 
     def __str__(self) -> str:
         return str(self.report)
@@ -130,7 +149,7 @@ def evaluate(
                 scores = scores.matrix()  # which every report looks at
         made = Evaluation(scores, members[0].positives(), chosen, folds)
         if is_first():
-            _ = made.ranked  # the long part of it, while its progress is shown
+            _ = made.ranked, made.text_report  # the long part, while its progress is shown
         return made
 
 

@@ -12,6 +12,7 @@ from gradspace.models import Reranker
 from gradspace.models.temperature import current_objective
 from gradspace.runs.analysis import RunAnalysis, analyse_run, load_analysis, save_analysis
 from gradspace.runs.card import write_card
+from gradspace.runs.data import recipe_ids
 from gradspace.runs.evaluate import Evaluation
 from gradspace.runs.folder import Run
 from gradspace.runs.recipe import build_objective
@@ -63,7 +64,8 @@ def analysis_of(
     train_split, recipe = dataset.splits["train"], run.recipe()
     found = represent_split(system, train_split, store=torch.device("cpu"))
     objective = current_objective(build_objective(recipe), system.model.learned_scale())
-    return analyse_run(objective, found, train_split, recipe.training, counting)
+    ids = recipe_ids(recipe, train_split)
+    return analyse_run(objective, found, train_split, recipe.training, counting, ids)
 
 
 def _evaluation(system: System, split: Split, folds: int) -> Evaluation:

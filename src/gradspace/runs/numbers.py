@@ -14,6 +14,8 @@ DIRECTIONS = {"i2t": "image_to_text", "t2i": "text_to_image"}
 ARROWS = {"i2t": "image → text", "t2i": "text → image"}
 KS = (1, 5, 10)
 RECALLS = tuple(f"{way} R@{k}" for way in DIRECTIONS for k in KS)
+BY_TEXT = tuple(f"{name} by text" for name in (*RECALLS, "rsum"))
+"""Captions of other images count as right where they say the same word for word."""
 SYMBOLS = {count.metadata["symbol"]: count.name for count in fields(Cocos)}
 COCOS = tuple(f"{way} {symbol}" for way in DIRECTIONS for symbol in SYMBOLS)
 COCOS_SPREAD = "COCOS: mean ± standard deviation over batches, averaged over seeds"
@@ -26,7 +28,7 @@ CROSS = "cross rank"
 def check_metric(name: str) -> None:
     """A ValueError for a name that no metric has."""
     others = [f"{way} {name}" for way in DIRECTIONS for name in ("average", *METRICS)]
-    known = (*RECALLS, *others, "rsum", *COCOS, SECONDS, CROSS)
+    known = (*RECALLS, *others, "rsum", *BY_TEXT, *COCOS, SECONDS, CROSS)
     if name not in known and not name.startswith(f"{CROSS} "):
         raise ValueError(f"unknown metric {name!r}; {suggestion(name, known, 'there are')}")
 
@@ -42,6 +44,12 @@ def retrieval_metrics(report: RetrievalReport) -> dict[str, float]:
     total = sum(report.cross_rank.values())
     cross = {f"{CROSS} {ranks}": 100 * n / total for ranks, n in report.cross_rank.items()}
     return {**found, "rsum": report.rsum, **cross}
+
+
+def metrics_by_text(report: RetrievalReport) -> dict[str, float]:
+    """Recalls and rsum of a report that counts equal texts as right, under their names."""
+    plain = retrieval_metrics(report)
+    return {name: plain[name.removesuffix(" by text")] for name in BY_TEXT}
 
 
 def decimals(metric: str) -> int:

@@ -23,7 +23,7 @@ import pydantic
 import tomli_w
 from pydantic import BaseModel, Field, model_validator
 
-from gradspace.models import PairScorer, model_info
+from gradspace.models import PairScorer, Reranker, model_info
 from gradspace.objectives import Objective, objective
 from gradspace.parameters import NONE, suggestion
 from gradspace.plugins import not_repeated
@@ -71,6 +71,11 @@ class Recipe(RecipeTable):
             raise ValueError(
                 f"objective.memory keeps embeddings, and {self.model.name} has none: it scores "
                 "pairs; leave objective.memory at 0"
+            )
+        if self.objective.positives == "text" and _matches_by_image(self.model.name):
+            raise ValueError(
+                f'objective.positives = "text" is not for {self.model.name}, whose matching takes '
+                'captions of other images for negatives whatever they say: leave it at "ids"'
             )
         if build_objective(self).uses_offline and not self.offline:
             raise ValueError(
@@ -130,6 +135,11 @@ class Recipe(RecipeTable):
                 "model.pretrained reads images and captions by itself: leave model.backbone, "
                 "model.text_encoder and data.features out"
             )
+        if model.word_vectors and (model.text_encoder or model.pretrained):
+            raise ValueError(
+                "model.word_vectors are for a GRU over words, and a transformers model has its "
+                "own: leave them out, or leave model.text_encoder and model.pretrained out"
+            )
         if (model.image_size or model.whole_images) and not model.backbone:
             raise ValueError(
                 "model.image_size and model.whole_images say how model.backbone reads pictures: "
@@ -149,6 +159,12 @@ class Recipe(RecipeTable):
             )
         for key in constants[self.objective.name] & self.objective.parameters.keys():
             raise ValueError(f"model.learn_temperature takes the place of objective.{key}")
+
+
+def _matches_by_image(model: str) -> bool:
+    """Does the model train what re-ranks with negatives that it draws for itself?"""
+    kind = model_info(model).build
+    return issubclass(kind, Reranker) and not issubclass(kind, PairScorer)
 
 
 def build_objective(recipe: Recipe, *, warm_up: bool = False) -> Objective:

@@ -62,6 +62,9 @@ class ModelRecipe(OpenTable):
     """Squeeze whole pictures into the square; the middle square is cut out otherwise."""
     text_encoder: str | None = None
     """A transformers text model; without it a GRU over the words of the training captions."""
+    word_vectors: Path | None = None
+    """A text file of words and their numbers, such as GloVe's, that a GRU's word embeddings start
+    from; words that it lacks start at random. A run does not need it again."""
     punctuation: bool = False
     """Are marks words of the vocabulary, as in the published code? Without a text_encoder."""
     pretrained: str | None = None
@@ -70,7 +73,9 @@ class ModelRecipe(OpenTable):
 
 class ObjectiveRecipe(OpenTable):
     name: str = "triplet-hard"
-    positives: Literal["ids", "position"] = "ids"
+    positives: Literal["ids", "position", "text"] = "ids"
+    """What belongs to an image: its captions; only the one it is paired with ("position", as in
+    most published code); or also captions of other images that say the same word for word."""
     warm_up: Annotated[str | None, CanBeNone] = None
     """Another objective for the first epoch, such as "triplet" for VSE-infinity; or "none"."""
     memory: Annotated[int, Field(ge=0)] = 0

@@ -23,7 +23,7 @@ from gradspace.data.dataset import digest
 from gradspace.files import check_is_file, write_atomically
 from gradspace.metrics import RankedFold
 from gradspace.runs.evaluate import Evaluation
-from gradspace.runs.numbers import DIRECTIONS, KS, RECALLS, retrieval_metrics
+from gradspace.runs.numbers import DIRECTIONS, KS, RECALLS, metrics_by_text, retrieval_metrics
 from gradspace.wording import counted
 
 VERSION = 1
@@ -80,7 +80,10 @@ def results_of(evaluation: Evaluation, dataset: str) -> RunResults:
         dataset=dataset,
         digest=digest(split.image_names, split.captions),
         folds=folds,
-        metrics=retrieval_metrics(evaluation.report),
+        metrics={
+            **retrieval_metrics(evaluation.report),
+            **metrics_by_text(evaluation.text_report or evaluation.report),
+        },
         ranks=_best_ranks(ranked, len(split.image_names), len(split.captions)),
         images={"i2t": np.arange(len(split.image_names)), "t2i": image_of_caption},
     )

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,6 +18,7 @@ from gradspace.data.inputs import FEATURES, PassageReading, PictureReading, Read
 from gradspace.data.shards.stream import ShardStream
 from gradspace.data.shards.words import stream_vocabulary
 from gradspace.data.vocabulary import Vocabulary
+from gradspace.data.word_vectors import read_word_vectors
 from gradspace.models import ImageInput, RetrievalModel, TextInput, build_model, model_info
 from gradspace.models.backbones import Backbone, evaluation_crop, training_crop
 from gradspace.models.blip import Blip, is_blip
@@ -25,12 +27,14 @@ from gradspace.models.dual_network import dual_tokenizer
 from gradspace.models.prepare.image_processor import ImageProcessor
 from gradspace.models.prepare.tokenizer import Tokenizer
 from gradspace.models.pretrained import Pretrained
+from gradspace.models.text import GRUEncoder
 from gradspace.processes import choose_device, is_first
 from gradspace.progress import Progress
 from gradspace.runs.checkpoint import with_prefix, without_prefix
 from gradspace.runs.folder import Run, open_run
 from gradspace.runs.recipe import Recipe, make_recipe
 from gradspace.tensor_files import load_tensors
+from gradspace.wording import counted
 
 Words = Vocabulary | Tokenizer
 """What knows the tokens of captions."""
@@ -57,6 +61,8 @@ class System:
     """Words of a caption that the model has never seen."""
     num_workers: int = 0
     """Processes that decode pictures, where a whole split is embedded."""
+    note: str = ""
+    """What a person is told of its start."""
 
     def autocast(self, precision: str) -> AbstractContextManager[Any]:
         if precision == "float32":
@@ -96,6 +102,9 @@ def new_system(
     system = _assemble(recipe, image_input, text_input, words, device)
     if recipe.init is not None:
         _start_from(recipe.init, system)
+    elif recipe.model.word_vectors is not None:
+        assert isinstance(words, Vocabulary)
+        system = _with_word_vectors(system, words, recipe.model.word_vectors)
     for part in system.model.modules():
         if isinstance(part, Pretrained) and is_first():
             part.save_config(run.folder / part.kind.replace("_", "-"))
@@ -122,6 +131,20 @@ def _start_from(folder: Path, system: System) -> None:
             f"init: the weights of {folder} do not fit; it must be the same model, trained on the "
             f"same captions ({reason})"
         ) from error
+
+
+def _with_word_vectors(system: System, words: Vocabulary, path: Path) -> System:
+    """Start the word embeddings from a file, and say how many words it has."""
+    encoders = [part for part in system.model.modules() if isinstance(part, GRUEncoder)]
+    if not encoders:
+        raise ValueError(f"model.word_vectors: {system.model.name} has no word embeddings")
+    numbers = words.numbers
+    found = read_word_vectors(path, numbers, encoders[0].word_width)
+    tokens, vectors = torch.tensor(list(found)), torch.from_numpy(np.stack(list(found.values())))
+    for encoder in encoders:
+        encoder.set_words(tokens.to(system.device), vectors)
+    note = f"{len(found):,} of {counted(len(numbers), 'word')} start from the vectors of {path}"
+    return replace(system, note=note)
 
 
 def load_system(folder: Path, device: torch.device | None = None) -> System:

@@ -110,8 +110,9 @@ def match_nothing(scores: Tensor) -> Positives:
 def match_ids(query_ids: Ids, candidate_ids: Ids) -> Positives:
     """Pair queries and candidates of equal ids: any number of captions per image, in any order.
 
-    The result is on the device of the ids. For a batch that was just loaded that is the CPU, where
-    matching does not interrupt a GPU.
+    Items with several ids, [n, k], match if they have one in common. The result is on the device of
+    the ids. For a batch that was just loaded that is the CPU, where matching does not interrupt a
+    GPU.
 
     Examples:
         >>> match_ids(["cat", "dog"], ["dog", "cat", "cat"]).pairs()
@@ -120,6 +121,8 @@ def match_ids(query_ids: Ids, candidate_ids: Ids) -> Positives:
     on = [ids.device for ids in (query_ids, candidate_ids) if isinstance(ids, Tensor)]
     where = on[0] if len(on) == 2 else torch.device("cpu")
     query, candidate = stable_ids(query_ids, where), stable_ids(candidate_ids, where)
+    if query.dim() == 2 or candidate.dim() == 2:
+        return _match_several(query, candidate)
     order = candidate.argsort(stable=True)
     in_order = candidate[order]
     first = torch.searchsorted(in_order, query)
@@ -130,6 +133,15 @@ def match_ids(query_ids: Ids, candidate_ids: Ids) -> Positives:
     if not len(candidate):
         return Positives(torch.zeros_like(at), valid, 0)
     return Positives(order[at.clamp(max=len(candidate) - 1)], valid, len(candidate))
+
+
+def _match_several(query: Tensor, candidate: Tensor) -> Positives:
+    """From ids of which a query or a candidate has several; pairs with two in common count once."""
+    of_query, of_candidate = (ids.shape[1] if ids.dim() == 2 else 1 for ids in (query, candidate))
+    place, other = match_ids(query.flatten(), candidate.flatten()).pairs()
+    width = max(len(candidate), 1)
+    pairs = torch.unique(place // of_query * width + other // of_candidate)
+    return _from_pairs(pairs // width, pairs % width, (len(query), len(candidate)))
 
 
 def match_mask(mask: Tensor) -> Positives:
@@ -175,6 +187,7 @@ def stable_ids(ids: Ids, device: torch.device) -> Tensor:
     if not isinstance(vector, Tensor):
         if vector.dtype.kind == "U":
             names, places = np.unique(vector, return_inverse=True)
+            places = places.reshape(vector.shape)
             digests = b"".join(blake2b(n.encode(), digest_size=8).digest() for n in names)
             vector = np.frombuffer(digests, np.int64)[places]
         vector = torch.from_numpy(vector.astype(np.int64))

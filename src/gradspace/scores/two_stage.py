@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -48,10 +49,12 @@ class TwoStageScores:
         scorer = self.scorer.part(rows, columns)
         return TwoStageScores(proposed, scorer, self.top, self.proposal_weight)
 
+    @cached_property
     def by_image(self) -> MatrixScores:
         """Scores of all texts for each image, [images, texts]."""
         return self._ordered(self.proposed, by_text=False)
 
+    @cached_property
     def by_text(self) -> MatrixScores:
         """Scores of all images for each text, [texts, images]."""
         return self._ordered(self.proposed.transpose(), by_text=True)

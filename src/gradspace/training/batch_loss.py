@@ -10,6 +10,7 @@ from torch import Tensor
 
 from gradspace import processes
 from gradspace.data.batches import Batch
+from gradspace.data.pair_ids import PairIds
 from gradspace.loss.retrieval_loss import RetrievalLoss
 from gradspace.models import PairScorer
 from gradspace.models.temperature import current_objective, with_learned_scale
@@ -32,6 +33,8 @@ class BatchLoss:
     system: System
     precision: str
     loss: RetrievalLoss
+    ids: PairIds | None
+    """Of the training split, in the place of those that batches have, pinned for a GPU."""
     extended: bool
     """Are batches followed by what was mined for them? See `second_round`."""
 
@@ -60,13 +63,13 @@ class BatchLoss:
         if isinstance(self.system.model, PairScorer):
             found = self._scored(self.system.model, batch, images, texts)
             return self.loss.of_scores(found.scores, found.image_ids, found.text_ids, found.mined)
-        image_ids, text_ids, offline = batch.image_ids, batch.text_ids, None
+        (image_ids, text_ids), offline = self._ids(batch), None
         learned = self.system.model.learned_scale()
         images, texts = with_learned_scale(self.loss.objective, images, texts, learned)
         if self.extended:
-            ids = image_ids.to(images.device)
-            (images, texts, image_ids), offline = split_extended(images, texts, ids)
-            text_ids = image_ids
+            ids = image_ids.to(images.device), text_ids.to(images.device)
+            (images, texts, *own_ids), offline = split_extended(images, texts, *ids)
+            image_ids, text_ids = own_ids
         value: Tensor = self.loss(images, texts, image_ids, text_ids, offline)
         return value
 
@@ -84,23 +87,28 @@ class BatchLoss:
             with evaluating(model):  # nothing is drawn: a run is the same however often it is seen
                 found = self._scored(model, batch, outcome.images, outcome.texts)
             return contributions_of_scores(self.loss.objective, found)
-        ids = batch.image_ids.to(device), batch.text_ids.to(device)
+        image_ids, text_ids = (ids.to(device) for ids in self._ids(batch))
         objective = current_objective(self.loss.objective, model.learned_scale())
-        parts: tuple[Tensor, ...] = (outcome.images, outcome.texts, *ids)
+        parts = (outcome.images, outcome.texts, image_ids, text_ids)
         of_mined: dict[str, Any] = {}
         if self.extended:
-            own, offline = split_extended(outcome.images, outcome.texts, ids[0])
-            of_mined = offline_contributions(objective, *own, offline)
-            parts = (*own, own[2])
+            parts, offline = split_extended(*parts)
+            of_mined = offline_contributions(objective, *parts, offline)
         everything = [processes.gather_rows(part) for part in parts]
         if not processes.is_first():
             return {}
         return contributions(objective, *everything) | of_mined
+
+    def _ids(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        if self.ids is None:
+            return batch.image_ids, batch.text_ids
+        return self.ids.images[batch.image_ids], self.ids.captions[batch.captions]
 
     def _scored(
         self, scorer: PairScorer, batch: Batch, images: Tensor, texts: Tensor
     ) -> ScoredBatch:
         with self.system.autocast(self.precision):
             return score_batch(
-                scorer, self.loss.objective, batch, images, texts, extended=self.extended
+                *(scorer, self.loss.objective, batch, images, texts, self._ids(batch)),
+                extended=self.extended,
             )

@@ -206,9 +206,9 @@ class Trainer:
     @property
     def batch_loss(self) -> BatchLoss:
         precision = self.recipe.training.precision
-        return BatchLoss(
-            self.system, precision, self.parts.loss, extended=self.source.mined is not None
-        )
+        extended = self.source.mined is not None
+        ids = self.source.pair_ids
+        return BatchLoss(self.system, precision, self.parts.loss, ids, extended)
 
     def train_on(self, batch: Batch) -> Tensor:
         """The loss, which the device may still be computing."""

@@ -40,23 +40,21 @@ def score_batch(
     batch: Batch,
     images: Tensor,
     texts: Tensor,
+    ids: tuple[Tensor, Tensor],
     *,
     extended: bool,
 ) -> ScoredBatch:
-    """From the parts of both sides; `extended` by what was mined, see `second_round`."""
+    """From the parts and the ids of both sides; `extended` by what was mined: `second_round`."""
     if not extended:
-        scores = scorer.score(images, texts, batch.lengths)
-        return ScoredBatch(scores, batch.image_ids, batch.text_ids)
+        return ScoredBatch(scorer.score(images, texts, batch.lengths), *ids)
+    sides = (images, texts, batch.lengths, *ids)
     own, of_images, of_texts = (
-        _Pairs(*rows)
-        for rows in zip(
-            images.chunk(3), texts.chunk(3), batch.lengths.chunk(3), batch.image_ids.chunk(3),
-            strict=True,
-        )
-    )  # fmt: skip
+        _Pairs(*rows) for rows in zip(*(side.chunk(3) for side in sides), strict=True)
+    )
     scores = scorer.score(own.images, own.texts, own.lengths)
     mined = _mined_terms if objective.uses_offline else _further_scores
-    return ScoredBatch(scores, own.ids, own.ids, mined(scorer, scores, own, of_images, of_texts))
+    found = mined(scorer, scores, own, of_images, of_texts)
+    return ScoredBatch(scores, own.image_ids, own.text_ids, found)
 
 
 @dataclass(frozen=True)
@@ -66,7 +64,8 @@ class _Pairs:
     images: Tensor
     texts: Tensor
     lengths: Tensor
-    ids: Tensor
+    image_ids: Tensor
+    text_ids: Tensor
 
 
 def _mined_terms(
@@ -92,12 +91,14 @@ def _further_scores(
     scorer: PairScorer, scores: Tensor, own: _Pairs, of_images: _Pairs, of_texts: _Pairs
 ) -> MinedScores:
     more = (of_texts, of_images)
-    ids = torch.cat([side.ids for side in more])
+    image_ids, text_ids = (
+        torch.cat([getattr(side, k) for side in more]) for k in ("image_ids", "text_ids")
+    )
     texts, lengths = (torch.cat([getattr(side, k) for side in more]) for k in ("texts", "lengths"))
     images = torch.cat([side.images for side in more])
     return (
-        FurtherScores(scorer.score(own.images, texts, lengths), ids),
-        FurtherScores(scorer.score(images, own.texts, own.lengths).t(), ids),
+        FurtherScores(scorer.score(own.images, texts, lengths), text_ids),
+        FurtherScores(scorer.score(images, own.texts, own.lengths).t(), image_ids),
     )
 
 

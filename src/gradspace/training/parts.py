@@ -75,7 +75,7 @@ def _make_loss(recipe: Recipe, device: torch.device, epoch: int) -> RetrievalLos
     loss = RetrievalLoss(
         build_objective(recipe, warm_up=epoch == 0),
         normalize=False,  # models give unit length, or a learned scale
-        positives=recipe.objective.positives,
+        positives="position" if recipe.objective.positives == "position" else "ids",
         memory=recipe.objective.memory,
         checks=device.type == "cpu",  # a GPU's gradients are looked at later
     )

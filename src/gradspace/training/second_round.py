@@ -44,21 +44,24 @@ class Mined:
 
 
 def split_extended(
-    images: Tensor, texts: Tensor, image_ids: Tensor
-) -> tuple[tuple[Tensor, Tensor, Tensor], Offline]:
+    images: Tensor, texts: Tensor, image_ids: Tensor, text_ids: Tensor
+) -> tuple[tuple[Tensor, Tensor, Tensor, Tensor], Offline]:
     """The pairs of an extended batch with their ids, and what was drawn for them."""
     own_images, mined_images, images_of_texts = images.chunk(3)
     own_texts, texts_of_images, mined_texts = texts.chunk(3)
-    own, of_images, of_texts = image_ids.chunk(3)
+    own, of_mined_images, of_images = image_ids.chunk(3)
+    own_text, of_texts, of_mined_texts = text_ids.chunk(3)
     offline = Offline(
         images=mined_images,
         texts=mined_texts,
         images_of_texts=images_of_texts,
         texts_of_images=texts_of_images,
-        image_ids=of_images,
-        text_ids=of_texts,
+        image_ids=of_mined_images,
+        text_ids=of_mined_texts,
+        ids_of_texts=of_texts,
+        ids_of_images=of_images,
     )
-    return (own_images, own_texts, own), offline
+    return (own_images, own_texts, own, own_text), offline
 
 
 # --- the lists of a run -------------------------------------------------------------------------

@@ -10,8 +10,10 @@ from gradspace.data.batches import Batch, training_batches
 from gradspace.data.captions import EncodedCaptions
 from gradspace.data.dataset import Dataset
 from gradspace.data.loader import Loader
+from gradspace.data.pair_ids import PairIds
 from gradspace.data.shards.order import Bookmark
 from gradspace.data.shards.stream import StreamBatches, stream_batches
+from gradspace.runs.data import recipe_ids
 from gradspace.runs.folder import Run
 from gradspace.runs.mine import mine_run
 from gradspace.runs.recipe import Recipe
@@ -32,8 +34,20 @@ class BatchSource:
         self.run = run
         self.stream = dataset.stream
         self.mined = self._open_mined()
+        self.pair_ids = self._pair_ids()
         known = [] if self.stream else dataset.split("train").captions
         self.captions = EncodedCaptions(system.encode, known)
+
+    def _pair_ids(self) -> PairIds | None:
+        """What belongs together beyond an image's own captions, where the recipe asks for it."""
+        if self.stream is None:
+            return recipe_ids(self.recipe, self.dataset.split("train"))
+        if self.recipe.objective.positives == "text":
+            raise ValueError(
+                'objective.positives = "text" compares all training captions, which a stream does '
+                'not have at once: leave data.stream out, or choose "ids"'
+            )
+        return None
 
     def _open_mined(self) -> Mined | None:
         if self.recipe.offline is None:

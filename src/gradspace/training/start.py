@@ -124,7 +124,7 @@ def _train(
         system = prepare_system(run, recipe, dataset, device, progress)
     names = f"{recipe.model.name}, {recipe.objective.name}"
     _tell(say, f"{dataset.description}\n{names} -> {typed(run.folder)}")
-    if note := build_objective(recipe).value_note:
+    for note in filter(None, (system.note, build_objective(recipe).value_note)):
         _tell(say, note)
     end = stages(recipe)[-1].end
     again = f"go on with {_resuming(run)}"

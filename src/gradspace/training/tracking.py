@@ -41,8 +41,8 @@ def contributions(
 @torch.no_grad()
 def contributions_of_scores(objective: Objective, batch: ScoredBatch) -> dict[str, Any]:
     """The same for a model that scores pairs, with what was mined for the batch."""
-    ids = batch.image_ids.to(batch.scores.device)
-    positives = match_ids(ids, batch.text_ids)
+    ids = batch.image_ids.to(batch.scores.device), batch.text_ids.to(batch.scores.device)
+    positives = match_ids(*ids)
     found = _contributions(objective, batch.scores, positives)
     if batch.mined is None:
         return found
@@ -59,14 +59,16 @@ def _contributions(objective: Objective, scores: Tensor, positives: Positives) -
 
 @torch.no_grad()
 def offline_contributions(
-    objective: Objective, images: Tensor, texts: Tensor, ids: Tensor, offline: Offline
+    objective: Objective,
+    images: Tensor,
+    texts: Tensor,
+    image_ids: Tensor,
+    text_ids: Tensor,
+    offline: Offline,
 ) -> dict[str, Any]:
     """COCOS of what was mined for the pairs of this process."""
-    return _both_ways(
-        offline_cocos(
-            objective, images.float(), texts.float(), ids, offline.each(lambda part: part.float())
-        )
-    )
+    ids, mined = (image_ids, text_ids), offline.each(lambda part: part.float())
+    return _both_ways(offline_cocos(objective, images.float(), texts.float(), ids, mined))
 
 
 def _both_ways(found: tuple[OfflineCocos, OfflineCocos]) -> dict[str, Any]:

@@ -163,3 +163,11 @@ def test_features_and_mined_negatives_are_refused(folder: Path, tmp_path: Path) 
         with pytest.raises(ValueError, match=sentence):
             train({**tables(folder), **changed}, out=tmp_path / "refused")
         assert not (tmp_path / "refused").exists()
+
+
+def test_positives_by_text_need_all_captions_at_once(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(
+        ValueError, match=r"which a stream does not have at once: leave data.stream"
+    ):
+        train({**tables(folder), "objective": {"positives": "text"}}, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
