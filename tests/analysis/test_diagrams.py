@@ -42,6 +42,14 @@ def test_curves_are_the_pair_weights_with_fixed_relative_terms() -> None:
     assert positive.tolist() == [1, 1, 0]
 
 
+def test_the_smooth_family_is_drawn_as_the_cell_that_it_is() -> None:
+    s = torch.linspace(-0.5, 1, 7).double()
+    p, n = torch.meshgrid(s, s, indexing="xy")
+    cell, smooth = gs.objective("nca/sigmoid", alpha=3.0), gs.objective("smooth", slope_p=3.0)
+    torch.testing.assert_close(triplet_surface(smooth, p, n), triplet_surface(cell, p, n))
+    torch.testing.assert_close(pair_curves(smooth, s), pair_curves(cell, s))
+
+
 def test_real_triplets_come_from_both_directions() -> None:
     scores = torch.tensor([[0.9, 0.3], [0.2, 0.6]])
     p, n = real_triplets(SavedScores(scores, match_mask(torch.eye(2).bool())))

@@ -12,10 +12,13 @@ import torch
 from commands import here, in_a_process, refused
 from rich.console import Console
 from rich.progress import Progress, ProgressColumn
+from small_runs import small_recipe
 from typer.testing import CliRunner
 
 import gradspace as gs
 from gradspace.cli import app, shared
+from gradspace.cli.analyse import objective_to_draw
+from gradspace.runs.folder import create_run
 
 
 @pytest.fixture
@@ -60,6 +63,12 @@ def test_diagrams_are_written_as_png_and_pdf(score_file: Path, tmp_path: Path) -
     assert shown.returncode == 0, shown.stderr
     assert (tmp_path / "d.png").read_bytes().startswith(b"\x89PNG")
     assert (tmp_path / "d.pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_a_run_is_drawn_by_its_objective_with_its_parameters(tmp_path: Path) -> None:
+    run = create_run(tmp_path / "run", small_recipe(objective={"name": "smooth", "p1": -3.0}))
+    assert objective_to_draw(str(run.folder)) == gs.objective("smooth", p1=-3.0)
+    assert objective_to_draw("smooth") == gs.objective("smooth")
 
 
 def test_objectives_are_listed() -> None:

@@ -19,10 +19,12 @@ from small_runs import train_small
 from typer.testing import CliRunner
 
 from gradspace.cli import app
+from gradspace.commands import command
 from gradspace.comparison.builtin import list_builtin
 from gradspace.comparison.compare import Compared, Findings, gather
 from gradspace.comparison.results import load_table
 from gradspace.comparison.show import show_findings
+from gradspace.report.compare import make_plan
 from gradspace.runs import finish
 from gradspace.runs.recipe import make_recipe
 from gradspace.runs.results import RunResults, results_of
@@ -117,10 +119,13 @@ def test_a_study_ends_with_the_best_point_and_a_map(tmp_path: Path) -> None:
     assert len(found) == 4
     best = max(found, key=lambda label: found[label])
     assert f"best on dev: VSE++, triplet with {best.removeprefix('triplet ')}" in output
-    again = output.rpartition("gradspace train ")[2].strip()
-    chosen = make_recipe(read_toml(Path(again)))
-    margin, rate = chosen.objective.parameters["margin"], chosen.training.learning_rate
-    assert best == f"triplet margin={margin} learning_rate={rate}"
+    again = command("compare", out / "study-best.toml", "--out", out, "--set", change)
+    assert output.endswith(f"on test, once: {again}\n")
+    plan = make_plan(out / "study-best.toml", overrides=[change])
+    assert [cell.labels for cell in plan.grid] == [("scenes", "VSE++", best, s) for s in range(5)]
+    assert plan.comparison.split == "test"
+    folder = plan.grid[0].folder(out / "runs")
+    assert make_recipe(read_toml(folder / "recipe.toml")) == plan.grid[0].recipe, "is shared"
     with Image.open(out / "study.png") as picture:
         assert len(np.unique(np.asarray(picture.convert("L")))) > 20
     assert change in output

@@ -12,7 +12,7 @@ from small_runs import small_recipe, train_small
 
 from gradspace.cli.demo import demo_comparison
 from gradspace.comparison import worker
-from gradspace.comparison.compare import _is_finished
+from gradspace.comparison.cell_runs import CellRuns
 from gradspace.comparison.grid import Cell
 from gradspace.files import only_writer
 from gradspace.runs.folder import Run
@@ -93,7 +93,8 @@ def test_a_comparison_that_failed_goes_on_with_a_corrected_recipe(
     killed.folder.mkdir(parents=True)
     killed.recipe_file.write_text("seed = 7\n")
     cell = Cell("b", "c", "d", 0, small_recipe())
-    assert not _is_finished(cell, tmp_path, demo_comparison()), "what never began is trained"
+    runs = CellRuns(demo_comparison(), tmp_path, 1)
+    assert not runs.is_finished(cell), "what never began is trained"
 
 
 @pytest.fixture(scope="module")

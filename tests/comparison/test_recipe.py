@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from gradspace.comparison.grid import cells, on_data, with_first_rounds
+from gradspace.comparison.grid import Cell, cells, on_data, with_first_rounds
 from gradspace.comparison.needs import find_needs
 from gradspace.comparison.recipe import lay_over, load_comparison
-from gradspace.comparison.study import AxisValues, Range, study_points
+from gradspace.comparison.study import AxisValues, Range, Study, point_label
+from gradspace.runs.recipe import Recipe
 
 SMALL = """
 title = "Small"
@@ -203,9 +206,31 @@ def test_tables_are_laid_over_without_changing_them() -> None:
     assert below == {"a": {"b": 1, "c": [2]}, "d": 3}
 
 
+RATES = 'parameters = { "training.learning_rate" = { low = 1e-4, high = 1e-2 } }'
+STUDIES = [
+    (RATES, "a range of values need sample, the number of points"),
+    (f"{RATES}\ntrials = 9", "trials needs sample, the number of points that it starts with"),
+    (f"{RATES}\nsample = 9\ntrials = 4", "trials is 4 and sample 9: trials counts all points"),
+    ("sample = 4", "sample and trials are for parameters, and there are none"),
+    (RATES.replace("low", "lo"), "unknown key parameters.training.learning_rate.lo; did you mean"),
+    (f"{RATES}\nsample = 9".replace("1e-2", "1e-5"), "a range goes from low to a larger high"),
+    (f"{RATES}\nsample = 9".replace("1e-2", "inf"), "high should be a finite number"),
+    (
+        'parameters = { "training.clip" = 1 }',
+        "clip should be a list of values, or a range",
+    ),
+    ('parameters = { "model.name" = ["vsrn"] }', "parameters.model.name: models go by their names"),
+    (
+        'parameters = { "objective.temperature" = [0.1] }',
+        "triplet temperature=0.1: triplet has no parameter 'temperature'; it takes margin",
+    ),
+]
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
+        *(("seeds = 2", f"seeds = 2\n{study}", message) for study, message in STUDIES),
         ("seeds = 2", "seeds = 0", "seeds should be greater than 0"),
         ("seeds = 2", "sedes = 2", "unknown key sedes; did you mean 'seeds'"),
         ("[objectives.triplet]", "[objectives.tripplet]", "unknown objective 'tripplet'"),
@@ -249,26 +274,32 @@ def test_two_runs_never_share_a_folder(tmp_path: Path) -> None:
 
 def test_a_study_is_a_product_of_values_or_a_sample_of_it() -> None:
     lists: dict[str, AxisValues] = {"objective.a": [1, 2, 3], "objective.b": [True, False]}
-    points = study_points(lists, None)
+    points = Study(lists).start()
     assert len(points) == 6
     assert points[1] == (("objective.a", 1), ("objective.b", False))
-    some = study_points(lists, 4)
+    some = Study(lists, sample=4).start()
     assert len(set(some)) == 4
-    assert some == study_points(lists, 4), "the same points every time"
+    assert some == Study(lists, sample=4).start(), "the same points every time"
     assert set(some) <= set(points)
-    assert study_points({}, None) == [()]
+    assert Study(lists, sample=9).start() == points
+    assert Study({}).start() == [()]
 
 
-def test_values_are_drawn_from_ranges() -> None:
+def test_a_sample_fills_its_ranges_evenly() -> None:
     wide, narrow = Range(low=0.001, high=10, log=True), Range(low=-1, high=1)
-    ranges: dict[str, AxisValues] = {"a": wide, "b": narrow, "c": ["x"]}
-    points = [dict(point) for point in study_points(ranges, 200)]
-    assert all(0.001 <= p["a"] <= 10 and -1 <= p["b"] <= 1 and p["c"] == "x" for p in points)
-    assert 60 < sum(p["a"] < 0.1 for p in points) < 140, "half of the range in its logarithm"
-    with pytest.raises(ValueError, match="need sample"):
-        study_points(ranges, None)
-    with pytest.raises(ValueError, match="from low to a larger high"):
-        Range(low=2, high=1)
+    ranges: dict[str, AxisValues] = {"a": wide, "b": narrow, "c": ["x", "y"]}
+    points = [dict(point) for point in Study(ranges, sample=16).start()]
+    places = {
+        "a": [(math.log10(p["a"]) + 3) / 4 for p in points],
+        "b": [(p["b"] + 1) / 2 for p in points],
+        "c": ["xy".index(p["c"]) / 2 for p in points],
+    }
+    for key, bins in (("a", 16), ("b", 16), ("c", 2)):
+        counts = Counter(int(place * bins) for place in places[key])
+        assert set(counts.values()) == {16 // bins}, f"as many points in every part of {key}"
+    pairs = Counter((int(4 * a), int(4 * b)) for a, b in zip(places["a"], places["b"], strict=True))
+    assert set(pairs.values()) == {1}, "and of the plane"
+    assert Study(ranges, sample=8).start() == Study(ranges, sample=16).start()[:8]
 
 
 def test_a_study_is_judged_on_dev(tmp_path: Path) -> None:
@@ -278,3 +309,15 @@ def test_a_study_is_judged_on_dev(tmp_path: Path) -> None:
     grid = cells(comparison, "study")
     margins = {cell.objective: cell.recipe.objective.parameters["margin"] for cell in grid}
     assert margins == {f"{n} margin={m}": m for n in ("triplet", "wide") for m in (0.1, 0.3)}
+
+
+def test_points_of_many_parameters_have_folders_of_their_own(tmp_path: Path) -> None:
+    """File systems take names of 255 bytes."""
+    keys = [f"objective.parameter_number_{number}" for number in range(12)]
+    points = [tuple((key, value) for key in keys) for value in (0.123, 0.124)]
+    grid = [Cell("d", "m", f"smooth {point_label(p)}", 0, Recipe(), p) for p in points]
+    folders = [cell.folder(tmp_path) for cell in grid]
+    assert folders[0] != folders[1]
+    for folder in folders:
+        folder.mkdir(parents=True)
+    assert grid[0].search == ("d", "m", "smooth")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import combinations
 from typing import Any
 
 import oracles
@@ -10,23 +11,26 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from samples import random_batch
+from samples import GOAL_NAMES, random_batch
 from torch import Tensor
 
 import gradspace as gs
 
 SHARP = 1e5
-"""The slope of what stands for a step."""
+"""Slope of a sigmoid that stands for a step."""
 FAR = 1e3
-"""A turning point out of reach."""
+"""Distance of a turning point that no score reaches."""
 SMALL = 1e-4
+"""Slope of a mean exponential that stands for a mean difference."""
+RTOL, ATOL = 2e-3, 2e-4
+"""How close a limit is taken."""
 
 TRIPLETS = {
     "constant": {"p1": -SHARP, "n1": SHARP, "bias": 0.2 * SHARP},
     "nca": {},
     "circle": {"p1": -20.0, "n1": 0.0, "p2": 10.0, "n2": 10.0, "bias": 5.0},
 }
-"""circle: scale (n^2 + offset - p (2 - p)) with scale 10 and offset 0.5."""
+"""Those of GOAL; circle is scale (n^2 + offset - p (2 - p)) with scale 10 and offset 0.5."""
 CONSTANT = {"base_p": FAR, "base_n": -FAR}
 LINEAR = {
     "pull": 2.0,
@@ -44,6 +48,8 @@ PAIRS: dict[str, dict[str, float]] = {
     "linear-ms": {**LINEAR, "gain_p": 1.0, "gain_n": 1.0, "mean_p": SMALL, "mean_n": SMALL},
     "sigmoid-ms": {"gain_p": 2.0, "gain_n": 10.0, "shift": 1.0, "exponent": 1e7},
 }
+"""Those of GOAL. A ramp as wide as two from 0 or 1 on is linear over all scores; powers with a
+large exponent are exponentials, as sigmoid-ms has them: 1 / (m + e) = sigmoid / m, shifted."""
 
 
 def weights(name: str, scores: Tensor, positives: Tensor, **parameters: Any) -> Tensor:
@@ -54,12 +60,18 @@ def weights(name: str, scores: Tensor, positives: Tensor, **parameters: Any) -> 
 @pytest.mark.parametrize("triplet", TRIPLETS)
 @pytest.mark.parametrize("seed", range(4))
 def test_every_goal_cell_is_a_point_or_a_limit(triplet: str, pair: str, seed: int) -> None:
+    """d value / d score of every candidate, at scores from -0.6 to 1."""
     scores, positives = random_batch(seed)
-    scores = (scores + 0.6) / 1.6  # in [0, 1], where no difference is above 1
     found = weights("smooth", scores, positives, **TRIPLETS[triplet], **PAIRS[pair])
     expected = weights(f"{triplet}/{pair}", scores, positives)
-    assert expected.any()
-    torch.testing.assert_close(found, expected, rtol=2e-3, atol=2e-4)
+    torch.testing.assert_close(found, expected, rtol=RTOL, atol=ATOL)
+
+
+def test_these_are_all_cells_and_no_two_are_as_close_as_a_limit() -> None:
+    assert {f"{triplet}/{pair}" for triplet in TRIPLETS for pair in PAIRS} == set(GOAL_NAMES)
+    found = [weights(name, *random_batch(0)) for name in GOAL_NAMES]
+    for one, other in combinations(found, 2):
+        assert not torch.allclose(one, other, rtol=10 * RTOL, atol=10 * ATOL)
 
 
 @pytest.mark.parametrize("cell", ["nca/sigmoid", "circle/sigmoid"])

@@ -20,6 +20,7 @@ from gradspace.files import write_atomically
 from gradspace.objectives import Objective
 from gradspace.objectives.goal import Goal
 from gradspace.objectives.rows import positive_scores, reduce
+from gradspace.objectives.smooth import Smooth
 from gradspace.objectives.statistics import Hardest
 from gradspace.scores.positives import Positives
 
@@ -42,8 +43,8 @@ def triplet_surface(objective: Objective, p: Tensor, n: Tensor) -> Tensor:
 
     For a GOAL objective it is the triplet weight T, for any other the weight of the only negative.
     """
-    if isinstance(objective, Goal):
-        return objective.triplet_weight(p, n)
+    if goal := _as_goal(objective):
+        return goal.triplet_weight(p, n)
     return _pair_weights(objective, p, n)[1]
 
 
@@ -54,9 +55,9 @@ def pair_curves(objective: Objective, s: Tensor, relative: float = 0.1) -> tuple
     3). For any other they are the weight of a positive against a negative at 0.5, and that of a
     negative against a positive at 0.5.
     """
-    if isinstance(objective, Goal):
-        m = (torch.tensor(relative), torch.tensor(relative)) if objective.relative else ()
-        return objective.pair_weight(s, s, *m)
+    if goal := _as_goal(objective):
+        m = (torch.tensor(relative), torch.tensor(relative)) if goal.relative else ()
+        return goal.pair_weight(s, s, *m)
     middle = torch.full_like(s, 0.5)
     return _pair_weights(objective, s, middle)[0], _pair_weights(objective, middle, s)[1]
 
@@ -114,6 +115,13 @@ def save_diagrams(figure: Figure, out: str | Path) -> list[Path]:
     return paths
 
 
+def _as_goal(objective: Objective) -> Goal | None:
+    """The objective where it is a triplet weight times pair weights."""
+    if isinstance(objective, Smooth):
+        return objective.goal
+    return objective if isinstance(objective, Goal) else None
+
+
 def _pair_weights(objective: Objective, p: Tensor, n: Tensor) -> tuple[Tensor, Tensor]:
     """Absolute weights of the positive and of the negative, each triplet being a query."""
     scores = torch.stack([p.flatten(), n.flatten()], 1)
@@ -139,7 +147,7 @@ def _draw_surface(axes: Axes, objective: Objective, triplets: tuple[Tensor, Tens
     axes.plot(extent[:2], extent[2:], color="white", linestyle=":", linewidth=0.8)
     if triplets:
         axes.scatter(*triplets, s=2, color="#ff5a36", alpha=0.35, linewidths=0, rasterized=True)
-    kind = "triplet weight $T$" if isinstance(objective, Goal) else "weight of the negative"
+    kind = "triplet weight $T$" if _as_goal(objective) else "weight of the negative"
     axes.set(title=f"{objective.name}\n{kind}", xlabel="similarity of the positive")
     axes.set(xlim=extent[:2], ylim=extent[2:])
 
@@ -147,11 +155,11 @@ def _draw_surface(axes: Axes, objective: Objective, triplets: tuple[Tensor, Tens
 def _draw_curves(axes: Axes, objective: Objective, relative: float) -> None:
     s = torch.linspace(-0.5, 1, 301, dtype=torch.float64)
     positive, negative = pair_curves(objective, s, relative)
-    goal = isinstance(objective, Goal)
+    goal = _as_goal(objective)
     labels = ("$P_+$", "$P_-$") if goal else ("positive, $n$ = 0.5", "negative, $p$ = 0.5")
     axes.plot(s, positive, label=labels[0], color="#1f6feb")
     axes.plot(s, negative, label=labels[1], color="#d1442f", linestyle="--")
-    with_relative = isinstance(objective, Goal) and objective.relative is not None
+    with_relative = goal is not None and goal.relative is not None
     axes.set(xlabel="similarity", title=f"$m_+ = m_-$ = {relative:g}" if with_relative else "")
     highest = max(float(positive.max()), float(negative.max()))
     axes.set(xlim=(-0.5, 1), ylim=(-0.03 * highest, 1.35 * highest))

@@ -19,10 +19,12 @@ from gradspace.cli.shared import console
 from gradspace.comparison.compare import gather
 from gradspace.comparison.flips import find_flips
 from gradspace.comparison.tables import View, as_rich, make_tables
-from gradspace.objectives import list_objectives, objective
+from gradspace.objectives import Objective, list_objectives, objective
 from gradspace.processes import choose_device
 from gradspace.runs.data import open_recipe
+from gradspace.runs.folder import Run
 from gradspace.runs.numbers import ARROWS, COCOS, COCOS_SPREAD
+from gradspace.runs.recipe import build_objective
 from gradspace.scores.tiles import blocks
 from gradspace.wording import typed
 
@@ -70,7 +72,11 @@ def show_objectives(as_json: AsJson = False) -> None:
 @app.command()
 def diagram(
     names: Annotated[
-        list[str], typer.Argument(metavar="OBJECTIVE", help="For example circle/sigmoid-ms.")
+        list[str],
+        typer.Argument(
+            metavar="OBJECTIVE",
+            help="For example circle/sigmoid-ms; or the folder of a run, with its parameters.",
+        ),
     ],
     out: Annotated[Path, typer.Option(help="Where to write; .png and .pdf are added.")] = Path(
         "diagram"
@@ -83,7 +89,7 @@ def diagram(
     ] = 0.1,
 ) -> None:
     """Draw triplet weights over similarities and pair-weight curves, side by side."""
-    chosen = [objective(name) for name in names]
+    chosen = [objective_to_draw(name) for name in names]
     figure = draw_diagrams(chosen, load_scores(scores) if scores else None, relative)
     for path in save_diagrams(figure, out):
         console.print(f"wrote {typed(path)}", markup=False, highlight=False, soft_wrap=True)
@@ -170,6 +176,12 @@ def flips(
             lines.append(f"  {len(part)} only by {run}")
             lines += [f"    {names[way][query]}" for query in part[:show].tolist()]
         console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
+
+
+def objective_to_draw(name: str) -> Objective:
+    """The objective of that name with its defaults, or that of a run as it was trained."""
+    run = Run(Path(name))
+    return build_objective(run.recipe()) if run.recipe_file.is_file() else objective(name)
 
 
 def _counting(epsilon: float | None, convention: Any) -> Counting | None:

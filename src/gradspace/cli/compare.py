@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import typer
@@ -16,8 +18,14 @@ from gradspace.commands import command
 from gradspace.comparison.builtin import list_builtin
 from gradspace.comparison.needs import find_needs
 from gradspace.comparison.show import show_findings
-from gradspace.comparison.study import Tried, point_label
-from gradspace.report.compare import ComparisonPlan, FeatureSource, make_plan, run_plan
+from gradspace.comparison.study import point_label
+from gradspace.report.compare import (
+    ComparisonPlan,
+    ComparisonReport,
+    FeatureSource,
+    make_plan,
+    run_plan,
+)
 from gradspace.wording import counted
 
 
@@ -71,7 +79,8 @@ def compare_command(
         print(json.dumps(done.to_dict(), indent=2))
     else:
         show_findings(console, done.findings, done.runs, done.paths)
-        _print_best(done.tried)
+        changes = [part for change in overrides or () for part in ("--set", change)]
+        _print_best(done, [*_options(data, small, backbone, out), *changes])
     raise typer.Exit(130 if done.runs.stopped else 1 if done.runs.failed else 0)
 
 
@@ -95,7 +104,7 @@ def _print_needs(plan: ComparisonPlan, as_json: bool) -> int:
         print(json.dumps([vars(need) for need in needs], indent=2))
         return 1 if missing else 0
     console.print(
-        f"[bold]{escape(comparison.title)}[/]: {counted(len(grid), 'run')}", highlight=False
+        f"[bold]{escape(comparison.title)}[/]: {counted(plan.num_runs, 'run')}", highlight=False
     )
     for note in plan.notes:
         console.print(f"  {note}", style="dim", markup=False, highlight=False, soft_wrap=True)
@@ -116,16 +125,31 @@ def _print_needs(plan: ComparisonPlan, as_json: bool) -> int:
     return 1 if missing else 0
 
 
-def _print_best(tried: list[Tried]) -> None:
+def _options(
+    data: str | None, small: bool | None, backbone: str | None, out: Path | None
+) -> list[str | Path]:
+    """What another command has to say to have the same runs."""
+    said: list[str | Path] = []
+    for name, value in (("--data", data), ("--backbone", backbone), ("--out", out)):
+        said += [] if value is None else [name, value]
+    return said if small is None else [*said, "--small" if small else "--full"]
+
+
+def _print_best(done: ComparisonReport, options: Sequence[str | Path]) -> None:
     """What a study was made for."""
-    if not tried:
-        return
-    best = tried[0]
-    spread = "" if best.std is None else f" ± {best.std:.1f}"
-    console.print(
-        f"best on dev: {best.model}, {best.objective} with {point_label(best.point)}, rsum "
-        f"{best.mean:.1f}{spread}; train it with {command('train', best.run.recipe_file)}",
-        markup=False,
-        highlight=False,
-        soft_wrap=True,
-    )
+    tried = Counter(one.search for one in done.runs.tried)
+    for one in done.best:
+        _, model, objective = one.search
+        spread = "" if one.std is None else f" ± {one.std:.1f}"
+        _say(
+            f"best on dev: {model}, {objective} with {point_label(one.point)}, rsum "
+            f"{one.mean:.1f}{spread}, of {counted(tried[one.search], 'point')}"
+        )
+    if done.runs.collapsed:
+        _say(f"{counted(len(done.runs.collapsed), 'run')} collapsed, and count as rsum 0")
+    for recipe in done.best_recipes:
+        _say(f"on test, once: {command('compare', recipe, *options)}")
+
+
+def _say(line: str) -> None:
+    console.print(line, markup=False, highlight=False, soft_wrap=True)

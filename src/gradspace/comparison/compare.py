@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -12,8 +12,9 @@ from rich.console import Console
 
 from gradspace.analysis.cocos import Counting
 from gradspace.analysis.verdicts import verdict
+from gradspace.comparison.cell_runs import CellRuns
 from gradspace.comparison.entries import Entry, load_entry
-from gradspace.comparison.grid import Cell, with_first_rounds
+from gradspace.comparison.grid import Cell
 from gradspace.comparison.live import LiveTable
 from gradspace.comparison.recipe import Comparison
 from gradspace.comparison.results import load_table, save_table
@@ -26,16 +27,16 @@ from gradspace.comparison.tables import (
     make_tables,
     test_differences,
 )
+from gradspace.comparison.tried import Tried, tried_points
+from gradspace.comparison.tuning import Tuner
 from gradspace.comparison.worker import Task
 from gradspace.files import check_is_folder, write_atomically
-from gradspace.runs.analysis import load_analysis
 from gradspace.runs.data import open_recipe
 from gradspace.runs.finish import analysis_of, evaluate_run
 from gradspace.runs.folder import Run
-from gradspace.runs.numbers import ARROWS, COCOS, RECALLS, SECONDS
+from gradspace.runs.numbers import ARROWS, COCOS, RECALLS
 from gradspace.runs.results import load_results
 from gradspace.runs.system import load_system
-from gradspace.training.schedule import stages
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,15 @@ class Compared:
     """Runs that came to no end, and why."""
     stopped: bool
     """By the user or the machine, before all runs were done."""
+    collapsed: list[tuple[Cell, str]] = field(default_factory=list)
+    """Runs of a study that training gave up, which tells how good their points are."""
+    tried: list[Tried] = field(default_factory=list)
+    """The points of a study, in the order in which they were chosen."""
+
+    def entries_of(self, points: Sequence[Tried]) -> list[Entry]:
+        """The entries of some points of a study."""
+        wanted = {cell.labels for one in points for cell in one.cells}
+        return [entry for entry in self.entries if entry.labels in wanted]
 
 
 def run_cells(
@@ -57,62 +67,40 @@ def run_cells(
     devices: Sequence[torch.device],
     most: int | None,
     console: Console,
+    tuner: Tuner | None = None,
 ) -> Compared:
-    """Train and evaluate every cell that is not finished; the finished ones are kept."""
-    every = with_first_rounds(cells)
-    kept = [cell for cell in every if _is_finished(cell, out, comparison)]
-    missing = [cell for cell in every if cell not in kept]
-    tasks = [_task(cell, out / "runs", comparison) for cell in missing]
-    with LiveTable(console, every, kept) as table:
-        jobs = Runner(devices, most).run(tasks, table.show)
-    failed = [(c, j.problem) for c, j in zip(missing, jobs, strict=True) if j.state == "failed"]
-    finished = {c.labels for c, j in zip(missing, jobs, strict=True) if j.state == "finished"}
+    """Train and evaluate every cell that is not finished; the finished ones are kept.
+
+    With a tuner further cells follow, as it chooses.
+    """
+    runs = CellRuns(comparison, out, tuner.num_runs(cells) if tuner else len(cells))
+
+    def more() -> list[Task]:
+        tasks: list[Task] = []
+        while tuner and (new := tuner.follow(runs.cells, runs.outcome)):
+            tasks += runs.add(new)
+        return tasks
+
+    tasks = runs.add(cells)
+    with LiveTable(console, runs) as table:
+        jobs = Runner(devices, most).run(tasks, table.show, more)
+    trained = list(zip(runs.missing, jobs, strict=True))
+    failed = [(cell, job.problem) for cell, job in trained if job.state == "failed"]
+    collapsed = []
+    if comparison.is_study:  # where it is a result
+        collapsed = [(cell, problem) for cell, problem in failed if runs.has_collapsed(cell)]
+        failed = [(cell, problem) for cell, problem in failed if not runs.has_collapsed(cell)]
+    unfinished = {cell.labels for cell, job in trained if job.state != "finished"}
     entries = []
-    for cell in cells:
-        if cell in kept or cell.labels in finished:
-            run = Run(cell.folder(out / "runs"))
+    for cell in runs.cells:
+        if cell.labels not in unfinished:
+            run = runs.run(cell)
             results = run.results(comparison.split, comparison.folds)
             entries.append(load_entry(run, *cell.labels, results))
-    return Compared(entries, failed, any(job.state in ("stopped", "waiting") for job in jobs))
-
-
-def _task(cell: Cell, runs: Path, comparison: Comparison) -> Task:
-    first = cell.first.folder(runs) if cell.first else None
-    timed = SECONDS in comparison.metrics
-    recipe = cell.recipe_in(runs)
-    return Task(
-        cell.folder(runs),
-        recipe,
-        comparison.split,
-        comparison.folds,
-        first,
-        timed,
-        comparison.cocos.counting,
-    )
-
-
-def _is_finished(cell: Cell, out: Path, comparison: Comparison) -> bool:
-    run = Run(cell.folder(out / "runs"))
-    if not (run.has_begun or run.failure.exists()):
-        return False
-    if run.recipe() != cell.recipe_in(out / "runs"):
-        raise ValueError(
-            f"{run.folder} was trained by another recipe than {cell} has now: delete it, or choose "
-            "another --out"
-        )
-    results = run.results(comparison.split, comparison.folds)
-    if not (results.exists() and run.analysis.exists() and _is_trained(run)):
-        return False
-    analysis = load_analysis(run.analysis)
-    if analysis.counting != comparison.cocos.counting:
-        return False
-    return SECONDS not in comparison.metrics or bool(analysis.seconds_per_batch)
-
-
-def _is_trained(run: Run) -> bool:
-    """To its end; one that was stopped may have been evaluated as well, by `gradspace report`."""
-    last = stages(run.recipe())[-1].end - 1
-    return any(line["kind"] == "epoch" and line["epoch"] == last for line in run.metrics())
+    tried = tried_points(runs.cells, runs.outcome) if comparison.is_study else []
+    tried = [one for one in tried if one.values]
+    stopped = any(job.state in ("stopped", "waiting") for job in jobs)
+    return Compared(entries, failed, stopped, collapsed, tried)
 
 
 @dataclass(frozen=True)

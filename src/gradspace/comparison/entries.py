@@ -29,6 +29,10 @@ class Entry:
     analysis: RunAnalysis
 
     @property
+    def labels(self) -> tuple[str, str, str, int]:
+        return self.dataset, self.model, self.objective, self.seed
+
+    @property
     def name(self) -> str:
         return f"{self.objective}, {self.model}, {self.dataset}, seed {self.seed}"
 
@@ -41,8 +45,7 @@ class Entry:
         if self.analysis.seconds_per_batch is not None:
             counted.append(("train", SECONDS, self.analysis.seconds_per_batch, None))
         for split, metric, value, std in (*measured, *counted):
-            labels = (self.dataset, self.model, self.objective, self.seed)
-            yield Row(*labels, split, metric, value, std, str(self.run.folder))
+            yield Row(*self.labels, split, metric, value, std, str(self.run.folder))
 
     def value(self, metric: str) -> float:
         return self._row(metric).value

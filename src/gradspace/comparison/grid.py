@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from gradspace.comparison.recipe import Comparison, ModelChoice, Only, Tables, lay_over
-from gradspace.comparison.study import StudyPoint, point_label, study_points
+from gradspace.comparison.study import StudyPoint, point_label
 from gradspace.models import model_info
 from gradspace.runs.recipe import Recipe, build_objective, make_recipe
 from gradspace.runs.toml_files import apply_override, set_key
@@ -26,6 +27,8 @@ SMALL = (
 SMALL_MODEL = {"width": 128, "word_width": 64}
 SMALL_SCENES = {"num_train": 2000, "num_dev": 200, "num_test": 500}
 MAX_SMALL_SEEDS = 3
+MAX_NAME = 200
+"""Letters of a folder's name, where file systems take 255 bytes."""
 OF_PRETRAINED = (
     "backbone",
     "text_encoder",
@@ -57,10 +60,15 @@ class Cell:
     def labels(self) -> tuple[str, str, str, int]:
         return self.dataset, self.model, self.objective, self.seed
 
+    @property
+    def search(self) -> tuple[str, str, str]:
+        """Dataset, model and objective, whose points are chosen for themselves."""
+        objective = self.objective.removesuffix(point_label(self.point)).rstrip()
+        return self.dataset, self.model, objective
+
     def folder(self, runs: Path) -> Path:
         *labels, seed = self.labels
-        parts = [re.sub(r"[^\w+.=-]+", "-", str(label)).strip("-.") or "-" for label in labels]
-        return runs.joinpath(*parts, f"seed-{seed}")
+        return runs.joinpath(*map(folder_name, map(str, labels)), f"seed-{seed}")
 
     def recipe_in(self, runs: Path) -> Recipe:
         """The recipe, with the folder of the first round that it goes on from."""
@@ -72,11 +80,19 @@ class Cell:
         return f"{self.dataset}, {self.model}, {self.objective}, seed {self.seed}"
 
 
+def folder_name(label: str) -> str:
+    """The label without what a path or a shell would take for its own; a digest ends long ones."""
+    name = re.sub(r"[^\w+.=-]+", "-", label).strip("-.") or "-"
+    if len(name) <= MAX_NAME:
+        return name
+    return f"{name[:MAX_NAME]}-{hashlib.sha256(label.encode()).hexdigest()[:12]}"
+
+
 def cells(
     comparison: Comparison, name: str, *, overrides: Sequence[str] = (), small: bool = False
 ) -> list[Cell]:
     """Every run of the grid, seed by seed, so that a table is whole as early as it can be."""
-    make = _CellMaker(comparison, name, tuple(overrides), small)
+    make = CellMaker(comparison, name, tuple(overrides), small)
     wanted = comparison.only.seed or range(comparison.seeds)
     grid = [
         make.cell(dataset, model, objective, seed)
@@ -116,14 +132,21 @@ def with_first_rounds(grid: Sequence[Cell]) -> list[Cell]:
 
 
 @dataclass(frozen=True)
-class _CellMaker:
+class CellMaker:
+    """Lays all parts of a run over each other."""
+
     comparison: Comparison
     name: str
     overrides: tuple[str, ...]
     small: bool
 
+    def seeds(self, dataset: str, model: str, objective: str, point: StudyPoint) -> list[Cell]:
+        """All runs of a point of a study."""
+        tables = _objective(self.comparison, objective, point)
+        return [self.cell(dataset, model, tables, s) for s in range(self.comparison.seeds)]
+
     def cell(self, dataset: str, model: str, objective: _Objective, seed: int) -> Cell:
-        """One run: all its parts laid over each other."""
+        """One run."""
         given, tables = self.comparison, objective.tables
         choice = given.objectives[objective.name]
         first = self._first(dataset, model, objective, seed)
@@ -234,9 +257,8 @@ def _combinations(comparison: Comparison) -> Iterator[tuple[str, str, _Objective
 
 
 def _objectives(comparison: Comparison) -> Iterator[_Objective]:
-    points = study_points(comparison.parameters, comparison.sample)
     for name in chosen(comparison.objectives, comparison.only.objective):
-        for point in points:
+        for point in comparison.study(name).start():
             yield _objective(comparison, name, point)
 
 

@@ -26,7 +26,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from gradspace.analysis.cocos import Convention, Counting
 from gradspace.comparison.builtin import builtin_file
-from gradspace.comparison.study import AxisValues, study_points
+from gradspace.comparison.study import LIST, RANGE, AxisValues, Range, Study
 from gradspace.parameters import NonNegative, suggestion
 from gradspace.runs.numbers import RECALLS, check_metric
 from gradspace.runs.recipe_tables import RecipeTable
@@ -69,6 +69,8 @@ class ModelChoice(Choice):
 
 
 class ObjectiveChoice(Choice):
+    parameters: dict[str, AxisValues] = Field(default_factory=dict)
+    """Key of the training recipe -> values to try with this objective."""
     offline: Tables = Field(default_factory=dict)
     after: str | None = None
     """The objective of a first round, whose best model mines the negatives of this one."""
@@ -153,16 +155,14 @@ class Comparison(RecipeTable):
     parameters: dict[str, AxisValues] = Field(default_factory=dict)
     """Key of the training recipe -> values to try: a study (see study.py)."""
     sample: PositiveInt | None = None
-    """Points of a study that are taken by lot."""
+    """Points of every objective, spread evenly over its parameters."""
+    trials: PositiveInt | None = None
+    """Points of every objective in all; those after the sample are chosen by what came out."""
 
     @model_validator(mode="after")
     def _labels_exist(self) -> Comparison:
         for metric in self.metrics:
             check_metric(metric)
-        study_points(self.parameters, self.sample)
-        for key in self.parameters:
-            for named in (named for named in NAMED if overlap(key, named)):
-                raise ValueError(f"parameters.{key}: {NAMED[named]}")
         if "seed" in self.recipe:
             raise ValueError("recipe.seed: runs have the seeds 0, 1 ... to seeds - 1")
         for axis, labels in self._axes.items():
@@ -188,6 +188,29 @@ class Comparison(RecipeTable):
                 raise ValueError(f"models.{label} reads {model.reads!r}, which no dataset has")
         return self
 
+    @model_validator(mode="after")
+    def _studies_make_sense(self) -> Comparison:
+        for name in self.objectives:
+            study = self.study(name)
+            for key in study.axes:
+                for named in (named for named in NAMED if overlap(key, named)):
+                    raise ValueError(f"parameters.{key}: {NAMED[named]}")
+            study.check()
+        if (self.sample or self.trials) and not any(self.study(n).axes for n in self.objectives):
+            raise ValueError("sample and trials are for parameters, and there are none")
+        return self
+
+    def study(self, objective: str) -> Study:
+        """What is varied of an objective; its own values come before those that all share."""
+        axes = {**self.parameters, **self.objectives[objective].parameters}
+        return Study(axes, self.sample, self.trials)
+
+    @property
+    def logarithmic(self) -> set[str]:
+        """Keys of ranges that are spread in their logarithm."""
+        axes = [axis for name in self.objectives for axis in self.study(name).axes.items()]
+        return {key for key, values in axes if isinstance(values, Range) and values.log}
+
     def part(self, wanted: Sequence[str]) -> Comparison:
         """The part of the grid that `model=VSRN` and the like say."""
         found: dict[str, list[str]] = {}
@@ -199,6 +222,11 @@ class Comparison(RecipeTable):
             _known(f"--only {axis}", label, self._axes[axis])
             found.setdefault(axis, []).append(label)
         only = Only.model_validate({**self.only.model_dump(), **found})
+        if self.trials and only.seed:
+            raise ValueError(
+                "trials are chosen by the mean over all seeds: leave only.seed out, or share the "
+                "work by --only objective=LABEL"
+            )
         return self.model_copy(update={"only": only})
 
     @property
@@ -214,7 +242,13 @@ class Comparison(RecipeTable):
     @property
     def split(self) -> str:
         """Where runs are judged: parameters are chosen on dev, so that test stays unseen."""
-        return "dev" if self.parameters else "test"
+        return "dev" if self.is_study else "test"
+
+    @property
+    def is_study(self) -> bool:
+        """Is there anything to choose for the objectives that are wanted?"""
+        wanted = self.only.objective or self.objectives
+        return any(self.study(name).num_points > 1 for name in wanted)
 
 
 def load_comparison(path: Path) -> tuple[Comparison, Path]:
@@ -262,9 +296,10 @@ def _known(where: str, label: str, labels: Collection[str]) -> None:
 
 
 def _explain(problem: Mapping[str, Any]) -> str:
-    where = ".".join(str(part) for part in problem["loc"])
+    where = ".".join(str(part) for part in problem["loc"] if part not in (LIST, RANGE))
     message = str(problem["msg"]).removeprefix("Value error, ").removeprefix("Input ")
     if problem["type"] == "extra_forbidden":
-        top = Comparison.model_fields if len(problem["loc"]) == 1 else ObjectiveChoice.model_fields
-        return f"unknown key {where}; {suggestion(str(problem['loc'][-1]), top, 'there are')}"
+        *tables, key = map(str, problem["loc"])
+        table = Range if RANGE in tables else ObjectiveChoice if tables else Comparison
+        return f"unknown key {where}; {suggestion(key, table.model_fields, 'there are')}"
     return f"{where} {message}" if where else message

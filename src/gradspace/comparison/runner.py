@@ -21,6 +21,8 @@ GPU_SHARE = 0.9
 """Of the memory of a GPU that runs may fill."""
 GPU_CONTEXT = 600 * 2**20
 """Bytes that every process takes of a GPU before it has a tensor."""
+ENDED = ("finished", "failed", "stopped")
+"""States of a job that will not change any more."""
 PATIENCE = 60.0
 """Seconds that runs have to save their work when they are asked to stop."""
 
@@ -62,12 +64,26 @@ class Runner:
     """Runs at a time; as many as there is room for where it is not given."""
     workers: list[Process] = field(default_factory=list)
 
-    def run(self, tasks: Sequence[Task], show: Callable[[Sequence[Job]], None]) -> list[Job]:
-        """Every task with its outcome; stops early, without loss, on Ctrl-C or SIGTERM."""
+    def run(
+        self,
+        tasks: Sequence[Task],
+        show: Callable[[Sequence[Job]], None],
+        more: Callable[[], Sequence[Task]] = tuple,
+    ) -> list[Job]:
+        """Every task with its outcome; stops early, without loss, on Ctrl-C or SIGTERM.
+
+        `more` is asked for further tasks at the start, and whenever one has ended.
+        """
         jobs = [Job(task) for task in tasks]
+        ended = None
         with stop_signals() as stopping:
             try:
-                while any(job.state in ("waiting", "running") for job in jobs):
+                while True:
+                    before, ended = ended, sum(job.state in ENDED for job in jobs)
+                    if ended != before:
+                        jobs += [Job(task) for task in more()]
+                    if ended == len(jobs):
+                        break
                     if stopping.requested:
                         self._stop(jobs)
                         break

@@ -51,7 +51,8 @@ def _told_apart(comparison: Comparison) -> dict[str, str]:
     """Key of the recipe -> what it tells apart, for every key that `--set` must leave alone."""
     found = {
         key: f"{key} is a parameter of this study: change [parameters] in the recipe"
-        for key in comparison.parameters
+        for name in comparison.objectives
+        for key in comparison.study(name).axes
     }
     for axis, tables in _axes(comparison):
         link = "after" if axis == "model" else "continues"
@@ -94,7 +95,7 @@ def _axes(comparison: Comparison) -> Iterator[tuple[str, dict[str, dict[str, Any
 
 def _links(choice: Choice) -> dict[str, Any]:
     """What a label says beside its tables: which run it goes on from, and what it reads."""
-    return choice.model_dump(exclude=set(PARTS))
+    return choice.model_dump(exclude={*PARTS, "parameters"})
 
 
 def _differences(a: Mapping[str, Any], b: Mapping[str, Any], own: str) -> set[str]:

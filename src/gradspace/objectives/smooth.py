@@ -67,13 +67,14 @@ class Smooth(Objective):
     mined: ClassVar[bool] = True
 
     def statistics(self, positive: PositiveScores) -> tuple[Statistic, ...]:
-        return self._goal.statistics(positive)
+        return self.goal.statistics(positive)
 
     def value(self, positive: PositiveScores, *statistics: Tensor) -> Tensor:
-        return self._goal.value(positive, *statistics)
+        return self.goal.value(positive, *statistics)
 
     @cached_property
-    def _goal(self) -> Goal:
+    def goal(self) -> Goal:
+        """It as a GOAL objective, with T and P of its own."""
         compares = bool(self.gain_p or self.gain_n or self.shift)
         relative = MeanExponential(self.epsilon, self.mean_p, self.mean_n) if compares else None
         return Goal(self.name, {}, self.triplet_weight, self.pair_weight, relative)

@@ -12,14 +12,18 @@ import torch
 from rich.console import Console
 from rich.markup import escape
 
+from gradspace.comparison.best_recipe import save_best_recipes
 from gradspace.comparison.builtin import find_comparison
 from gradspace.comparison.compare import Compared, Findings, find_out, run_cells, save_findings
-from gradspace.comparison.grid import MAX_SMALL_SEEDS, SMALL, Cell, cells, on_data
+from gradspace.comparison.entries import Entry
+from gradspace.comparison.grid import MAX_SMALL_SEEDS, SMALL, Cell, CellMaker, cells, on_data
 from gradspace.comparison.needs import check_needs
 from gradspace.comparison.published import load_published
 from gradspace.comparison.recipe import Comparison, load_comparison
-from gradspace.comparison.study import Tried, save_heat_map, tried_points
+from gradspace.comparison.study_picture import save_study_picture
 from gradspace.comparison.tables import View
+from gradspace.comparison.tried import Tried, best_points
+from gradspace.comparison.tuning import Tuner
 from gradspace.comparison.varied import check_overrides, leave_out_doubles
 from gradspace.data.dataset import Dataset
 from gradspace.data.feature_files import FeatureFile
@@ -48,6 +52,12 @@ class ComparisonPlan:
     published: Path | None = None
     notes: list[str] = field(default_factory=list)
     """Differences from the recipe, in words."""
+    tuner: Tuner | None = None
+    """What adds to the grid while it runs."""
+
+    @property
+    def num_runs(self) -> int:
+        return self.tuner.num_runs(self.grid) if self.tuner else len(self.grid)
 
 
 @dataclass(frozen=True)
@@ -56,9 +66,11 @@ class ComparisonReport:
 
     runs: Compared
     findings: Findings
-    tried: list[Tried]
-    """Points of a parameter study, the best on dev first."""
+    best: list[Tried]
+    """Best point of every objective of a study, the best of them first."""
     paths: list[Path]
+    best_recipes: list[Path]
+    """What reads those points on test, a recipe for each dataset and model."""
 
     def to_dict(self) -> dict[str, Any]:
         differences = [
@@ -73,6 +85,15 @@ class ComparisonReport:
             "verdicts": self.findings.verdicts,
             "failed": failed,
             "stopped": self.runs.stopped,
+            "best": [
+                {
+                    **dict(zip(("dataset", "model", "objective"), one.search, strict=True)),
+                    "parameters": dict(one.point),
+                    "mean": one.mean,
+                    "std": one.std,
+                }
+                for one in self.best
+            ],
         }
 
 
@@ -169,7 +190,11 @@ def make_plan(
     grid, doubles = leave_out_doubles(cells(chosen, str(recipe), overrides=changes, small=small))
     notes += doubles
     published = Path(chosen.published) if chosen.published else None
-    return ComparisonPlan(chosen, path.stem, folder, grid, str(recipe), published, notes)
+    tuner = None
+    if chosen.trials and chosen.is_study:
+        tuner = Tuner(CellMaker(chosen, str(recipe), tuple(changes), small))
+        tuner.check(grid)
+    return ComparisonPlan(chosen, path.stem, folder, grid, str(recipe), published, notes, tuner)
 
 
 def run_plan(
@@ -187,23 +212,39 @@ def run_plan(
     published = load_published(plan.published) if plan.published else []
     view = View(chosen.title, chosen.metrics, chosen.layout, tuple(published))
     say = console or Console(quiet=True)
-    told = f"{counted(len(plan.grid), 'run')} -> {escape(typed(plan.folder))}"
+    told = f"{counted(plan.num_runs, 'run')} -> {escape(typed(plan.folder))}"
     say.print(f"[bold]{escape(chosen.title)}[/]: {told}", highlight=False, soft_wrap=True)
     for note in plan.notes:
         say.print(f"  {note}", style="dim", markup=False, highlight=False, soft_wrap=True)
-    done = run_cells(chosen, plan.grid, plan.folder, devices=devices, most=jobs, console=say)
-    if not done.entries and done.stopped and not done.failed:
+    done = run_cells(
+        chosen,
+        plan.grid,
+        plan.folder,
+        devices=devices,
+        most=jobs,
+        console=say,
+        tuner=plan.tuner,
+    )
+    best = best_points(done.tried)
+    shown = done.entries_of(best) if plan.tuner else done.entries
+    failed = [*done.failed, *done.collapsed]
+    if not shown and done.stopped and not failed:
         raise KeyboardInterrupt("stopped before a run was done; the same command goes on")
-    if not done.entries:
-        cell, problem = done.failed[0]
+    if not shown:
+        cell, problem = failed[0]
         raise ValueError(f"every run failed; the first was {cell}: {problem}")
-    findings = find_out(view, done.entries)
+    findings = find_out(view, shown)
     paths = save_findings(plan.folder, done.entries, findings, plan.name)
-    tried = _tried(plan, done)
-    if tried:
-        paths.append(save_heat_map(plan.folder / f"{plan.name}.png", tried, chosen.title))
-    paths.append(_write(plan, done, findings, devices[0], show))
-    return ComparisonReport(done, findings, tried, paths)
+    if best:
+        picture = plan.folder / f"{plan.name}.png"
+        log = chosen.logarithmic
+        paths.append(save_study_picture(picture, done.tried, chosen.title, logarithmic=log))
+    best_recipes = []
+    if not (done.stopped or done.failed):
+        study = find_comparison(plan.source)
+        best_recipes = save_best_recipes(plan.folder, study, chosen, best)
+    paths.append(_write(plan, done, findings, shown, devices[0], show))
+    return ComparisonReport(done, findings, best, [*paths, *best_recipes], best_recipes)
 
 
 def _check_out(folder: Path) -> None:
@@ -212,17 +253,22 @@ def _check_out(folder: Path) -> None:
 
 
 def _write(
-    plan: ComparisonPlan, done: Compared, findings: Findings, device: torch.device, show: Show
+    plan: ComparisonPlan,
+    done: Compared,
+    findings: Findings,
+    shown: Sequence[Entry],
+    device: torch.device,
+    show: Show,
 ) -> Path:
     path = plan.folder / f"{plan.name}.html"
     with show("writing the report") as progress:
         write_report(
             path,
             findings.title,
-            done.entries,
+            shown,
             findings,
             notes=plan.notes,
-            failed=[f"{cell}: {problem}" for cell, problem in done.failed],
+            failed=[f"{c}: {problem}" for c, problem in (*done.failed, *done.collapsed)],
             device=device,
             progress=progress,
         )
@@ -232,12 +278,6 @@ def _write(
 def default_folder(root: Path, data: str | None) -> Path:
     """Default folder, comparisons/RECIPE; recipes that extend another share its runs."""
     return Path("comparisons") / (f"{root.stem}-{Path(data).name}" if data else root.stem)
-
-
-def _tried(plan: ComparisonPlan, done: Compared) -> list[Tried]:
-    if not plan.comparison.parameters:
-        return []
-    return tried_points(done.entries, {cell.objective: cell.point for cell in plan.grid})
 
 
 def _devices(name: str | None) -> list[torch.device]:
