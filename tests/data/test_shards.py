@@ -12,11 +12,12 @@ import pytest
 import webdataset
 from data.examples import picture
 from data.tars import bomb, picture_bytes, sample, write_shards, write_tar
+from PIL import Image
 
 from gradspace.data.open import open_dataset
 from gradspace.data.shards.index import LostShard, shard_index
 from gradspace.data.shards.patterns import expand_braces, find_shards
-from gradspace.data.shards.reading import UnusableSample, parse_captions
+from gradspace.data.shards.reading import UnusableSample, decode_picture, parse_captions
 from gradspace.data.shards.store import Shards
 
 
@@ -216,6 +217,20 @@ def test_a_shard_that_goes_or_changes_is_one_sentence(tmp_path: Path) -> None:
 def _fresh(shards: Shards) -> Shards:
     """As another process has it."""
     return pickle.loads(pickle.dumps(shards))  # type: ignore[no-any-return]
+
+
+@pytest.mark.filterwarnings("error::UserWarning", "default::PIL.Image.DecompressionBombWarning")
+def test_pictures_that_are_not_decoded(
+    monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    assert decode_picture(picture_bytes(0, "WEBP")).size == (24, 18)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 24 * 18 - 1)
+    with pytest.raises(UnusableSample, match="its picture is broken: Image size"):
+        decode_picture(picture_bytes(0))
+    assert not recwarn
+    script = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 1 1\n%%EndComments\nshowpage\n"
+    with pytest.raises(UnusableSample, match="no known format"):
+        decode_picture(script)
 
 
 def test_names_of_any_length_and_further_members(tmp_path: Path) -> None:

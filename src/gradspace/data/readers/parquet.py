@@ -161,6 +161,8 @@ def _copy(file: Path, column: str, folder: Path) -> None:
                     data = value.get("bytes") if isinstance(value, dict) else value
                     out.write(data or b"")
                     ends.append(out.tell())
+        np.save(folder / "ends.npy", np.array(ends, np.int64))
     except (pyarrow.ArrowException, OSError) as error:
-        raise ValueError(f"column {column!r} of {file} cannot be read: {error}") from None
-    np.save(folder / "ends.npy", np.array(ends, np.int64))
+        raise ValueError(
+            f"column {column!r} of {file} cannot be copied into the cache: {error}"
+        ) from None
