@@ -8,9 +8,11 @@ import os
 import pickle
 from pathlib import Path
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 import webdataset
-from data.examples import picture
+from data.examples import picture, write_table
 from data.tars import bomb, picture_bytes, sample, write_shards, write_tar
 from PIL import Image
 
@@ -107,6 +109,19 @@ def test_splits_by_name_by_option_and_by_share(tmp_path: Path) -> None:
     write_shards(named, {"more.tar": 1})
     with pytest.raises(ValueError, match=r"more\.tar .* is in no split"):
         open_dataset(named)
+
+
+def test_shards_with_other_files_beside_them(tmp_path: Path) -> None:
+    """As img2dataset leaves them; and a tar beside a table."""
+    folder = write_shards(tmp_path / "shards", {"00000.tar": 12})
+    columns = {"caption": ["a"], "url": ["https://example.org"], "key": ["0000"]}
+    pyarrow.parquet.write_table(pyarrow.table(columns), folder / "00000.parquet")
+    (folder / "00000_stats.json").write_text("{}")
+    assert sum(len(split.captions) for split in open_dataset(folder).splits.values()) == 12
+    table = write_table(tmp_path / "table")
+    write_shards(table, {"images.tar": 1})
+    assert open_dataset(table).name == "table"
+    assert len(open_dataset(table).splits["train"].captions) == 8
 
 
 # --- what is wrong with them --------------------------------------------------------------------

@@ -34,7 +34,7 @@ Place = tuple[int, int]
 
 def _recognises(path: Path) -> bool:
     if path.is_dir():
-        return any(path.glob("*.tar"))
+        return any(path.glob("*.tar")) and not any(path.glob("captions.*"))
     return path.suffix == ".tar" and (path.exists() or is_pattern(path))
 
 
