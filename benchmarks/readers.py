@@ -52,7 +52,7 @@ TITLES = {
 
 def cases(quick: bool) -> list[Case]:
     images, side = (64, 32) if quick else (1_000, 500)
-    bounded = Case("readers", "stream", LONG, 64 if quick else LONG_PICTURES, 1, 1180)
+    bounded = Case("readers", "stream", LONG, 8 * BATCH if quick else LONG_PICTURES, 1, 1180)
     return [*(Case("readers", who, what, images, 1, side) for what, who in TITLES), bounded]
 
 

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import pickle
 from pathlib import Path
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 import webdataset
-from data.examples import picture
+from data.examples import picture, write_table
 from data.tars import bomb, picture_bytes, sample, write_shards, write_tar
+from PIL import Image
 
 from gradspace.data.open import open_dataset
 from gradspace.data.shards.index import LostShard, shard_index
 from gradspace.data.shards.patterns import expand_braces, find_shards
-from gradspace.data.shards.reading import UnusableSample, parse_captions
+from gradspace.data.shards.reading import UnusableSample, decode_picture, parse_captions
 from gradspace.data.shards.store import Shards
 
 
@@ -33,6 +37,7 @@ def test_shards_that_webdataset_writes(tmp_path: Path) -> None:
     assert train.images.load(1).tobytes() == picture(1).tobytes()
     with webdataset.WebDataset(str(tmp_path / "train-0.tar"), shardshuffle=False) as bare:
         keys = [entry["__key__"] for entry in bare]
+    gc.collect()  # or a later test would hear of the file
     names = [name.rpartition(".")[0] for name in train.image_names]
     assert names == [f"train-0.tar/{key}" for key in keys]
 
@@ -93,6 +98,7 @@ def test_splits_by_name_by_option_and_by_share(tmp_path: Path) -> None:
     plain = write_shards(tmp_path / "plain", {f"{n:05d}.tar": 10 for n in range(3)})
     dataset = open_dataset(plain / "*.tar", dev=str(plain / "00002.tar"))
     assert {n: len(s.captions) for n, s in dataset.splits.items()} == {"train": 20, "dev": 10}
+    assert dataset.name == "plain"
     shared = open_dataset(plain)
     assert {n: len(s.captions) for n, s in shared.splits.items()} == {
         "train": 24,
@@ -103,6 +109,19 @@ def test_splits_by_name_by_option_and_by_share(tmp_path: Path) -> None:
     write_shards(named, {"more.tar": 1})
     with pytest.raises(ValueError, match=r"more\.tar .* is in no split"):
         open_dataset(named)
+
+
+def test_shards_with_other_files_beside_them(tmp_path: Path) -> None:
+    """As img2dataset leaves them; and a tar beside a table."""
+    folder = write_shards(tmp_path / "shards", {"00000.tar": 12})
+    columns = {"caption": ["a"], "url": ["https://example.org"], "key": ["0000"]}
+    pyarrow.parquet.write_table(pyarrow.table(columns), folder / "00000.parquet")
+    (folder / "00000_stats.json").write_text("{}")
+    assert sum(len(split.captions) for split in open_dataset(folder).splits.values()) == 12
+    table = write_table(tmp_path / "table")
+    write_shards(table, {"images.tar": 1})
+    assert open_dataset(table).name == "table"
+    assert len(open_dataset(table).splits["train"].captions) == 8
 
 
 # --- what is wrong with them --------------------------------------------------------------------
@@ -213,6 +232,20 @@ def test_a_shard_that_goes_or_changes_is_one_sentence(tmp_path: Path) -> None:
 def _fresh(shards: Shards) -> Shards:
     """As another process has it."""
     return pickle.loads(pickle.dumps(shards))  # type: ignore[no-any-return]
+
+
+@pytest.mark.filterwarnings("error::UserWarning", "default::PIL.Image.DecompressionBombWarning")
+def test_pictures_that_are_not_decoded(
+    monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    assert decode_picture(picture_bytes(0, "WEBP")).size == (24, 18)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 24 * 18 - 1)
+    with pytest.raises(UnusableSample, match="its picture is broken: Image size"):
+        decode_picture(picture_bytes(0))
+    assert not recwarn
+    script = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 1 1\n%%EndComments\nshowpage\n"
+    with pytest.raises(UnusableSample, match="no known format"):
+        decode_picture(script)
 
 
 def test_names_of_any_length_and_further_members(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from training.test_distributed import StopsAfter
 from training.test_resume import assert_same, start, wait_until_saved
 
 from gradspace import processes
+from gradspace.report.compare import compare
 from gradspace.runs.data import open_recipe
 from gradspace.runs.folder import Run, create_run
 from gradspace.runs.recipe import make_recipe
@@ -152,6 +153,23 @@ def test_several_processes(folder: Path, whole: Run, tmp_path: Path) -> None:
         for run in (Run(tmp_path / "run"), whole)
     ]
     assert names[0] == names[1]
+
+
+def test_a_comparison_is_refused_before_it_trains(folder: Path, tmp_path: Path) -> None:
+    recipe = tmp_path / "streams.toml"
+    recipe.write_text(
+        f"""
+        title = "streams"
+        [datasets.mine]
+        images = {{ source = "{folder}", stream = true, epoch_samples = 44 }}
+        [models.small]
+        reads = "images"
+        model = {{ name = "vse++", backbone = "{folder / "resnet"}" }}
+        [objectives.triplet]
+        """
+    )
+    with pytest.raises(ValueError, match=r"a stream does not have as a whole; leave data\.stream"):
+        compare(recipe, out=tmp_path / "out")
 
 
 def test_features_and_mined_negatives_are_refused(folder: Path, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from huggingface_hub import try_to_load_from_cache
 
 from gradspace.comparison.grid import Cell, with_first_rounds
 from gradspace.comparison.recipe import Comparison
-from gradspace.data.open import reader_of_name
+from gradspace.data.open import is_dataset, reader_of_name
 
 
 @dataclass(frozen=True)
@@ -38,16 +38,23 @@ def find_needs(comparison: Comparison, cells: Sequence[Cell]) -> list[Need]:
         models |= dict.fromkeys(name for name in names if name)
     about = comparison.needs
     return [
-        *(
-            Need(path, Path(path).expanduser().exists(), False, _about(path, about))
-            for path in paths
-        ),
+        *(Need(path, _is_there(path), False, _about(path, about)) for path in paths),
         *(Need(name, _has(name), _on_hub(name), _about(name, about)) for name in models),
     ]
 
 
+def _is_there(path: str) -> bool:
+    """Whether it is a file or a folder, or stands for data such as a glob of shards does."""
+    return Path(path).expanduser().exists() or is_dataset(path)
+
+
 def check_needs(comparison: Comparison, cells: Sequence[Cell], name: str) -> None:
     """A ValueError where files are missing, before anything is trained."""
+    if any(cell.recipe.data.parameters.get("stream") for cell in cells):
+        raise ValueError(
+            f"{name} has data.stream: a comparison analyses its runs over all of the training "
+            "data, which a stream does not have as a whole; leave data.stream out"
+        )
     missing = [n for n in find_needs(comparison, cells) if not n.there and not n.fetched]
     if missing:
         others = len(missing) - 1

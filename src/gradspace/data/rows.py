@@ -14,7 +14,7 @@ from PIL import Image
 
 from gradspace.data.dataset import PickedImages, Split, make_split
 from gradspace.data.image_files import decode
-from gradspace.data.shards.reading import captions_in
+from gradspace.data.shards.reading import FORMATS, captions_in
 from gradspace.data.shares import how_drawn, shares
 from gradspace.progress import Progress
 
@@ -43,7 +43,7 @@ class RowImages:
 
     def load(self, index: int) -> Image.Image:
         try:
-            return decode(BytesIO(self.rows.data(index)))
+            return decode(BytesIO(self.rows.data(index)), formats=FORMATS)
         except Exception as error:  # a damaged file can make a decoder raise anything
             raise ValueError(f"image {self.names[index]!r} is broken: {error}") from error
 

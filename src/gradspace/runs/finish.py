@@ -61,7 +61,7 @@ def analysis_of(
     run: Run, dataset: Dataset, system: System, counting: Counting | None = None
 ) -> RunAnalysis:
     """What contributes at the best weights, over the whole training set."""
-    train_split, recipe = dataset.splits["train"], run.recipe()
+    train_split, recipe = dataset.split("train"), run.recipe()
     found = represent_split(system, train_split, store=torch.device("cpu"))
     objective = current_objective(build_objective(recipe), system.model.learned_scale())
     ids = recipe_ids(recipe, train_split)

@@ -171,7 +171,7 @@ def mine_run(
     progress: Progress | None = None,
 ) -> MinedLists:
     """Mine the training split with a model, into a file."""
-    train = dataset.splits["train"]
+    train = dataset.split("train")
     found = represent_split(system, train)
     return mine_to_file(
         out,

@@ -25,7 +25,7 @@ from gradspace.data.rows import (
     picture_columns,
     split_of_rows,
 )
-from gradspace.data.shards.patterns import is_pattern, shards_by_split
+from gradspace.data.shards.patterns import is_pattern, name_of, shards_by_split
 from gradspace.data.shards.reading import ShardFiles
 from gradspace.data.shares import Fraction
 from gradspace.parameters import Flag
@@ -85,8 +85,7 @@ def open_parquet(
         rows, keys = CopiedRows(tuple(parts)), ids if id_column else None
         made = split_of_rows(split or "image", rows, captions, keys, by_content=by_content)
         splits |= {split: made} if split else divide(made, dev_share, test_share)
-    name = path.resolve().name if path.is_dir() else path.name.partition(".")[0]
-    return Dataset(name, {split: splits[split] for split in ORDER if split in splits})
+    return Dataset(name_of(path), {split: splits[split] for split in ORDER if split in splits})
 
 
 def _columns(file: Path) -> list[str]:
@@ -162,6 +161,8 @@ def _copy(file: Path, column: str, folder: Path) -> None:
                     data = value.get("bytes") if isinstance(value, dict) else value
                     out.write(data or b"")
                     ends.append(out.tell())
+        np.save(folder / "ends.npy", np.array(ends, np.int64))
     except (pyarrow.ArrowException, OSError) as error:
-        raise ValueError(f"column {column!r} of {file} cannot be read: {error}") from None
-    np.save(folder / "ends.npy", np.array(ends, np.int64))
+        raise ValueError(
+            f"column {column!r} of {file} cannot be copied into the cache: {error}"
+        ) from None

@@ -67,9 +67,12 @@ def _files(path: Path) -> list[Path]:
 
 
 def _is_table(file: Path) -> bool:
-    """A Parquet file that has pictures in it is for another reader."""
+    """Parquet files with pictures are for another reader, and so are those that go with a shard.
+
+    img2dataset writes one beside every tar, with the captions and where the pictures came from.
+    """
     if file.suffix == ".parquet":
-        return not picture_columns(file)
+        return not (picture_columns(file) or file.with_suffix(".tar").exists())
     return file.suffix in SUFFIXES
 
 

@@ -11,14 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
-from typing import IO
+from typing import IO, Annotated
 
-from pydantic import PositiveInt
+from pydantic import Field, PositiveInt
 
 from gradspace.data.dataset import Dataset, Problem, Split, make_split
 from gradspace.data.image_files import StoredImages
 from gradspace.data.readers.registry import reader
-from gradspace.data.shards.patterns import is_pattern, shards_by_split
+from gradspace.data.shards.patterns import is_pattern, name_of, shards_by_split
 from gradspace.data.shards.reading import UnusableSample
 from gradspace.data.shards.store import Shards
 from gradspace.data.shards.stream import ShardStream
@@ -26,13 +26,15 @@ from gradspace.data.shares import Fraction, how_drawn, shares
 from gradspace.parameters import Flag
 from gradspace.progress import Progress
 
+AtOnce = Annotated[int, Field(gt=0, le=32)]
+"""Their indexes and those of the next ones are kept in memory: `store.MOST_KNOWN`."""
 Place = tuple[int, int]
 """A shard and the number of a sample in it."""
 
 
 def _recognises(path: Path) -> bool:
     if path.is_dir():
-        return any(path.glob("*.tar"))
+        return any(path.glob("*.tar")) and not any(path.glob("captions.*"))
     return path.suffix == ".tar" and (path.exists() or is_pattern(path))
 
 
@@ -54,14 +56,13 @@ def open_webdataset(
     stream: Flag = False,
     epoch_samples: PositiveInt | None = None,
     buffer: PositiveInt = 10_000,
-    shards_at_once: PositiveInt = 8,
+    shards_at_once: AtOnce = 8,
     vocabulary_samples: PositiveInt = 500_000,
 ) -> Dataset:
     """WebDataset's tar shards: pictures with .txt or .json beside them, under one name."""
     if images is not None:
         raise ValueError(f"{path} has its own images: leave images out")
     found = shards_by_split(path, {"dev": dev, "test": test})
-    name = path.resolve().name if path.is_dir() else path.name.partition(".")[0]
     streamed = None
     if stream:
         if epoch_samples is None:
@@ -73,7 +74,7 @@ def open_webdataset(
             Shards(train), epoch_samples, buffer, shards_at_once, vocabulary_samples
         )
     splits, problems = _splits(found, dev_share, test_share, progress)
-    return Dataset(name, splits, problems, streamed)
+    return Dataset(name_of(path), splits, problems, streamed)
 
 
 def _splits(

@@ -160,7 +160,8 @@ def _members(file: IO[bytes], faults: list[tuple[str, str, str]]) -> Iterator[tu
     try:
         with tarfile.open(fileobj=file, mode="r:") as archive:
             for member in archive:
-                archive.members = []  # type: ignore[attr-defined]  # or it would keep every header that it has read
+                # It would keep every header that it has read.
+                archive.members = []  # type: ignore[attr-defined]
                 whole = member.offset_data + member.size <= num_bytes
                 if member.isreg() and not member.issparse() and whole:
                     yield member.name, member.offset_data, member.size

@@ -52,6 +52,13 @@ def is_pattern(path: Path) -> bool:
     return any(mark in str(path) for mark in "*?[{")
 
 
+def name_of(path: Path) -> str:
+    """What a dataset in a file, a folder, or the files of a pattern is called."""
+    if path.is_file():
+        return path.name.partition(".")[0]
+    return (path if path.is_dir() else path.parent).resolve().name
+
+
 def find_shards(path: Path, ending: str = ".tar") -> list[Path]:
     """The shards that a file, folder or pattern stands for, each once; brace ranges in order."""
     if path.is_dir():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from PIL import Image, UnidentifiedImageError
 from gradspace.data.image_files import decode
 from gradspace.data.shards.index import CAPTIONS, LostShard, ShardIndex
 
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF")
+"""Of pictures, whatever their names say: for others, as EPS, Pillow starts a program."""
 MOST_OPEN = 64
 """Shards that a process holds open."""
 MOST_CAPTION_BYTES = 2**20
@@ -87,7 +90,9 @@ def read_picture(files: ShardFiles, shard: ShardIndex, number: int) -> bytes:
 def decode_picture(data: bytes) -> Image.Image:
     """The picture in a file's bytes, as RGB."""
     try:
-        return decode(io.BytesIO(data))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            return decode(io.BytesIO(data), formats=FORMATS)
     except UnidentifiedImageError:  # whose words have an address in them
         raise UnusableSample("its picture is of no known format") from None
     except Exception as error:  # a damaged file can make a decoder raise anything
