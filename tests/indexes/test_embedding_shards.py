@@ -276,6 +276,17 @@ def test_shards_that_are_missing_or_damaged(model: Path, photos: Path, tmp_path:
     assert len(index(model, embeddings=out, out=tmp_path / "index")) == 10
 
 
+def test_a_model_without_embeddings(tmp_path: Path) -> None:
+    scan = {"name": "scan", "width": 8, "word_width": 8}
+    run = train_small(
+        tmp_path / "run", model=scan, objective={"name": "nt-xent"}, training={"epochs": 1}
+    )
+    out = tmp_path / "embedded"
+    said = refused("embed", run.folder, "--shards", "2", "--out", out)
+    assert "scan scores pairs and has no embeddings" in said
+    assert not out.exists()
+
+
 def test_options_that_do_not_go_together(model: Path, tmp_path: Path) -> None:
     out = ("--out", tmp_path / "out")
     text = ("embed", model, "--text", "a dog", *out)

@@ -15,10 +15,12 @@ import pytest
 import torch
 from several import together
 from small_runs import small_recipe, train_small
+from torch.multiprocessing.spawn import ProcessRaisedException
 from training.test_distributed import STOCHASTIC, train_together
 from training.test_resume import assert_same, wait_until_saved
 
 import gradspace as gs
+from gradspace import processes
 from gradspace.runs.folder import Run
 from gradspace.runs.mine import mine
 from gradspace.runs.recipe import recipe_toml
@@ -138,3 +140,17 @@ def _worker_of(node: subprocess.Popen[str], pids: list[int]) -> int:
 def _status(pid: int) -> dict[str, str]:
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+
+
+def train_elsewhere(folder: Path) -> None:
+    """In a working directory of the process's own, as on machines that share nothing."""
+    place = folder / f"machine {processes.rank()}"
+    place.mkdir()
+    os.chdir(place)
+    gs.train(small_recipe(), out="run", device="cpu")
+
+
+def test_a_run_that_not_every_machine_sees(tmp_path: Path) -> None:
+    failed = (AssertionError, ProcessRaisedException)  # whichever process ends first
+    with pytest.raises(failed, match="run is not there on every machine: put the run on a"):
+        together(2, train_elsewhere, tmp_path)

@@ -17,6 +17,7 @@ from training.test_distributed import train_together
 from training.test_resume import steps_saved
 
 from gradspace import processes
+from gradspace.data.batches import Batch
 from gradspace.models import ImageInput, RetrievalModel, TextInput, build_model
 from gradspace.models.pretrained import Pretrained
 from gradspace.runs.folder import Run
@@ -187,6 +188,29 @@ def test_shared_towers_train_as_whole_ones_and_are_resumed_either_way(
                 together(number, train, run.folder, tables, stop_after)
             assert steps_saved(run) == (stop_after or steps_saved(whole))
     assert_alike(run, whole, tolerance)
+
+
+def count_parts(folder: Path) -> None:
+    """One process has eight images of a caption each, the other three, one of four captions."""
+    counts = [[1] * 8, [1, 4, 1]][processes.rank()]
+    ids = torch.arange(len(counts))
+    batch = Batch(
+        images=torch.rand(len(counts), 4),
+        tokens=torch.zeros(sum(counts), 2, dtype=torch.long),
+        lengths=torch.full((sum(counts),), 2),
+        image_ids=ids,
+        text_ids=ids.repeat_interleave(torch.tensor(counts)),
+        captions=torch.arange(sum(counts)),
+    )
+    parts = sharing.in_step(batch.in_parts([4, 100][processes.rank()]))
+    assert torch.equal(torch.cat([part.captions for part in parts]), batch.captions)
+    (folder / f"{processes.rank()}").write_text(str(len(parts)))
+
+
+@pytest.mark.slow
+def test_every_process_has_as_many_parts(tmp_path: Path) -> None:
+    together(2, count_parts, tmp_path)
+    assert [(tmp_path / f"{rank}").read_text() for rank in range(2)] == ["2", "2"]
 
 
 def write_sizes(folder: Path, network: Path) -> None:

@@ -28,6 +28,7 @@ from gradspace.indexes.engines import absolute_address, open_engine
 from gradspace.indexes.local import LocalEngine
 from gradspace.indexes.thumbnails import Thumbnails, small
 from gradspace.indexes.where import Condition, check_fields
+from gradspace.models import PairScorer
 from gradspace.runs.folder import Run
 from gradspace.runs.system import System, is_pretrained
 from gradspace.wording import typed
@@ -191,6 +192,8 @@ def _check_place(folder: Path) -> None:
 
 def check_reads(system: System, collection: Collection, folder: Path) -> None:
     """A run on features cannot index one's own photos, but CLIP can."""
+    if isinstance(system.model, PairScorer):
+        raise ValueError(system.model.no_embeddings)
     split, reads = collection.split, system.reading.kind
     if reads == "passages":
         raise ValueError("a model of passages has no images to index")

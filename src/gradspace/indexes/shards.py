@@ -78,11 +78,11 @@ def digest_of(collection: Collection) -> str:
 def begin(folder: Path, wanted: Plan) -> None:
     """Write the plan into a new folder, or see that what is there is of the same plan."""
     if (folder / PLAN).exists():
-        return _check_same(folder, read_plan(folder), wanted)
+        _check_same(folder, read_plan(folder), wanted)
+        return
     check_out_folder(folder, "embeddings")
     with write_atomically(folder / PLAN) as file:
         file.write(wanted.model_dump_json(indent=2) + "\n")
-    return None
 
 
 def read_plan(folder: Path) -> Plan:

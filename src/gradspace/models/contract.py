@@ -181,13 +181,13 @@ class PairScorer(Reranker):
         return self.parts_of_images(images), self.parts_of_texts(tokens, lengths)
 
     def embed_images(self, images: Tensor) -> Tensor:
-        raise ValueError(self._no_embeddings)
+        raise ValueError(self.no_embeddings)
 
     def embed_texts(self, tokens: Tensor, lengths: Tensor) -> Tensor:
-        raise ValueError(self._no_embeddings)
+        raise ValueError(self.no_embeddings)
 
     @property
-    def _no_embeddings(self) -> str:
+    def no_embeddings(self) -> str:
         return (
             f"{self.name} scores pairs and has no embeddings: use a model that embeds, such as "
             "vse++"

@@ -42,7 +42,7 @@ class Pretrained(nn.Module):
         raise NotImplementedError
 
     def towers(self) -> list[nn.Module]:
-        """The networks that are called as a whole, and that a large one is divided by."""
+        """The networks inside that are called by themselves, each a stack of layers."""
         return [self.network]
 
     def fine_tune(self, enabled: bool) -> None:

@@ -74,10 +74,10 @@ def average_gradients(parameters: Iterable[nn.Parameter]) -> None:
 def clip_gradients(parameters: Iterable[nn.Parameter], longest: float) -> Tensor:
     """Shorten the gradient to `longest`, as `clip_grad_norm_` does; its length before."""
     given = list(parameters)
-    gradients = [each.grad for each in given if each.grad is not None]
-    shared = [own_part(each) for each in gradients if _is_shared(each)]
     if not any(map(_is_shared, given)):
         return nn.utils.clip_grad_norm_(given, longest)
+    gradients = [each.grad for each in given if each.grad is not None]
+    shared = [own_part(each) for each in gradients if _is_shared(each)]
     own = [each for each in gradients if not _is_shared(each)]
     squares = nn.utils.get_total_norm(shared).square()
     dist.all_reduce(squares)
@@ -89,7 +89,10 @@ def clip_gradients(parameters: Iterable[nn.Parameter], longest: float) -> Tensor
 
 
 def in_step(parts: list[Batch]) -> list[Batch]:
-    """As many parts of a batch as other processes have: shared towers are computed together."""
+    """Divide a batch into as many parts as every process has: shared towers are computed together.
+
+    The number is the largest of any process; those that have fewer halve their largest parts.
+    """
     wanted = processes.largest(len(parts))
     while len(parts) < wanted:
         sizes = [len(part.image_ids) for part in parts]
@@ -99,8 +102,9 @@ def in_step(parts: list[Batch]) -> list[Batch]:
                 f"training.chunk makes {wanted} parts of a batch, and a process has only "
                 f"{len(parts)} images of it: take a larger chunk with training.shard_towers"
             )
-        texts_each = -(-len(parts[largest].text_ids) // sizes[largest])
-        halves = parts[largest].in_parts(-(-sizes[largest] // 2) * texts_each)
+        rows = parts[largest].image_of_text()
+        most_texts = 1 if rows is None else int(rows.bincount().max())
+        halves = parts[largest].in_parts(-(-sizes[largest] // 2) * most_texts)
         parts = [*parts[:largest], *halves, *parts[largest + 1 :]]
     return parts
 

@@ -46,7 +46,7 @@ def _recompute(part: Pretrained) -> None:
     for tower in part.towers():
         if not any(getattr(module, "gradient_checkpointing", False) for module in tower.modules()):
             raise ValueError(
-                f"training.recompute_towers: transformers cannot compute the layers of "
+                "training.recompute_towers: transformers cannot compute the layers of "
                 f"{type(tower).__name__} again; leave it out, and use training.chunk where memory "
                 "is short"
             )
