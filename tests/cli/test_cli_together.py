@@ -40,7 +40,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
         ),
         ("index RUN PHOTOS --out OUT --features PHOTOS", "--features is for datasets, and PHOTOS"),
         ("compare RECIPE --list", "--list shows all built-in comparisons: leave the recipe out"),
-        ("compare RECIPE --backbone x", "--backbone goes with --data"),
+        ("compare RECIPE --backbone x", "--backbone computes features for --data"),
         (
             "train --objective triplet --set objective.name=nt-xent",
             "--objective triplet and --set objective.name=nt-xent both say objective.name",

@@ -27,7 +27,7 @@ Kernels = Literal["rows", "tiles"]
 
 @dataclass(frozen=True)
 class Route:
-    """How a batch is executed: by kernels, by an executor, or by torch on the matrix (neither)."""
+    """Execution of a batch: by kernels, by an executor, or (neither) by torch on the matrix."""
 
     kernels: Kernels | None = None
     executor: Executor | None = None
@@ -47,8 +47,8 @@ def choose(
     """Choose the route of a batch, or reject an execution that cannot run it.
 
     `alone` means one process without a memory or further candidates; `terms` means that the
-    objective has AOQ terms for mined negatives; `several_ids` means that items have more than one
-    id, which Triton kernels cannot compare.
+    objective gets the scores of mined pairs (AOQ); `several_ids` means that items have more than
+    one id, which Triton kernels cannot compare.
     """
     if execution == "triton" and several_ids:
         raise ValueError(
@@ -96,7 +96,7 @@ def choose_without_kernels(
 def choose_kernels(
     objective: Objective, images: Tensor, texts: Tensor, *, chosen: bool = False
 ) -> Kernels | None:
-    """Choose the kernels for these embeddings; None if none suit or torch is transforming."""
+    """Choose the kernels for these embeddings; None if none suit, or in torch.compile or func."""
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
         return None
     if whole_rows.suits(objective, images.shape[0], texts):

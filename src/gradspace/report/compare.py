@@ -168,7 +168,10 @@ def make_plan(
     path = find_comparison(recipe)
     chosen, root = load_comparison(path)
     if data is None and features is not None and features.backbone is not None:
-        raise ValueError("--backbone goes with --data, whose features it computes: leave it out")
+        raise ValueError(
+            "--backbone computes features for --data, which was not given: add --data, or leave "
+            "out --backbone"
+        )
     small = data == "scenes" if small is None else small
     if small:
         seeds = seeds or min(chosen.seeds, MAX_SMALL_SEEDS)
