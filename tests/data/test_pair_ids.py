@@ -39,6 +39,8 @@ def test_an_image_without_captions_belongs_to_none() -> None:
     mask = torch.zeros(3, 3, dtype=torch.bool)
     mask[found.positives().pairs()] = True
     assert mask.tolist() == [[True, True, False], [False] * 3, [True, True, True]]
+    nothing = ids_by_text(match_ids([0, 1], []), []).positives()
+    assert (nothing.shape, int(nothing.valid.sum())) == ((2, 0), 0)
 
 
 def test_the_check_says_how_many_captions_are_shared(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 import gradspace as gs
 from gradspace.execution import choice
+from gradspace.execution.triton import fused
 from gradspace.loss import Offline, retrieval_loss
 
 BATCH, MASK = repeated()
@@ -117,7 +118,7 @@ def test_torch_is_taken_where_kernels_would_be(small: int, monkeypatch: pytest.M
     expected = loss(*BATCH)
     monkeypatch.setattr(choice, "choose_kernels", kernels)
     monkeypatch.setattr(retrieval_loss, "choose_kernels", kernels)
-    monkeypatch.setattr("gradspace.execution.triton.fused.suits", lambda images: True)
+    monkeypatch.setattr(fused, "suits", lambda images: True)
     monkeypatch.setitem(choice.SMALL, "cpu", small)
     torch.testing.assert_close(loss(*BATCH), expected)
     scores = BATCH.images @ BATCH.texts.t()

@@ -154,11 +154,6 @@ def summarise(seeds: Sequence[Entry], metric: str) -> tuple[float, float | None]
     return float(values.mean()), float(values.std(ddof=1)) if len(values) > 1 else None
 
 
-def _is_share(metric: str) -> bool:
-    """Whether it is measured in [0, 1], where recalls are in percent."""
-    return metric.endswith("mAP@5")
-
-
 def _column(metric: str, name: str) -> Column:
     way, _, rest = metric.partition(" ")
     if way in ARROWS:

@@ -43,6 +43,8 @@ def ids_by_image(split: Split) -> PairIds:
 def ids_by_text(own: Positives, captions: Sequence[str]) -> PairIds:
     """A caption belongs to every image that has one of the same words; `own` are each image's."""
     texts = torch.from_numpy(text_numbers(captions)).to(own.index.device)
+    if not len(texts):
+        return PairIds(torch.full_like(own.index, NO_TEXT), texts)
     return PairIds(texts[own.index].where(own.valid, NO_TEXT), texts)
 
 
