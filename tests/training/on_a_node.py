@@ -53,6 +53,7 @@ if __name__ == "__main__":
     (Path(place) / f"{os.environ['RANK']}.pid").write_text(str(os.getpid()))
     if what == "train":
         work(Path(place), *given)
+        processes.leave(0)
     else:
         sys.argv[1:] = given
         main()

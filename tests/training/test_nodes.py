@@ -8,6 +8,8 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -33,29 +35,51 @@ pytestmark = [
 ]
 
 
-def start_nodes(per_node: int, *arguments: str | Path) -> list[subprocess.Popen[str]]:
-    """Two machines; the first one has the address where they meet."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    torchrun = [
-        *(sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--rdzv-backend=c10d"),
-        *(f"--nproc-per-node={per_node}", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=test"),
-        "--local-addr=127.0.0.1",
-    ]
-    return [
-        subprocess.Popen(
-            [*torchrun, f"--rdzv-conf=is_host={host}", str(WORK), *map(str, arguments)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "FATAL"},
-        )
-        for host in (True, False)
-    ]
+Node = subprocess.Popen[str]
+StartNodes = Callable[..., list[Node]]
 
 
-def finish(node: subprocess.Popen[str]) -> tuple[int, str, str]:
+@pytest.fixture
+def start_nodes() -> Iterator[StartNodes]:
+    """Start two machines, of which the first has the address where they meet; none outlives a test.
+
+    Call it with the number of processes of each, and the arguments of `on_a_node.py`.
+    """
+    started: list[Node] = []
+
+    def start(per_node: int, *arguments: str | Path) -> list[Node]:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        torchrun = [
+            *(sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--rdzv-backend=c10d"),
+            *(f"--nproc-per-node={per_node}", f"--rdzv-endpoint=127.0.0.1:{port}"),
+            *("--rdzv-id=test", "--local-addr=127.0.0.1"),
+        ]
+        nodes = [
+            subprocess.Popen(
+                [*torchrun, f"--rdzv-conf=is_host={host}", str(WORK), *map(str, arguments)],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                env={**os.environ, "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "FATAL"},
+            )
+            for host in (True, False)
+        ]
+        started.extend(nodes)
+        return nodes
+
+    yield start
+    for node in started:
+        if node.poll() is None:
+            node.terminate()  # which torchrun hands on to its processes
+            with suppress(subprocess.TimeoutExpired):
+                node.communicate(timeout=20)
+            node.kill()
+            node.communicate()
+
+
+def finish(node: Node) -> tuple[int, str, str]:
     output, errors = node.communicate(timeout=120)
     return node.returncode, output, errors
 
@@ -73,7 +97,7 @@ TABLES: dict[str, Any] = {
 }
 
 
-def test_two_machines_are_as_one_process(tmp_path: Path) -> None:
+def test_two_machines_are_as_one_process(start_nodes: StartNodes, tmp_path: Path) -> None:
     """Four processes, of which two are the first of their machine."""
     alone = train_small(tmp_path / "alone", **TABLES)
     recipe = tmp_path / "recipe.toml"
@@ -105,7 +129,9 @@ def test_two_machines_are_as_one_process(tmp_path: Path) -> None:
 # --- a machine that is lost ---------------------------------------------------------------------
 
 
-def test_what_is_lost_ends_the_others_and_the_run_goes_on(tmp_path: Path) -> None:
+def test_what_is_lost_ends_the_others_and_the_run_goes_on(
+    start_nodes: StartNodes, tmp_path: Path
+) -> None:
     """First a process of the second machine, then all of the machine where they meet."""
     tables = {**STOCHASTIC, "training": {"ema": 0.9, "batch_size": 30, "chunk": 8, "save_every": 0}}
     together(2, train_together, tmp_path / "whole", tables)
@@ -132,7 +158,7 @@ def test_what_is_lost_ends_the_others_and_the_run_goes_on(tmp_path: Path) -> Non
     assert_same(run, Run(tmp_path / "whole"))
 
 
-def _worker_of(node: subprocess.Popen[str], pids: list[int]) -> int:
+def _worker_of(node: Node, pids: list[int]) -> int:
     [found] = [pid for pid in pids if int(_status(pid)["PPid"]) == node.pid]
     return found
 
