@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: run the suites, print the tables, and write them down if asked to."""
+"""`python -m benchmarks`: run the suites, print the tables and, on request, write the page."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SUITES = {
     "search": search,
 }
 WIDTH = 124
-"""Of the tables: what they need, also where the terminal is narrower or none."""
+"""Width of the tables, which need it even if the terminal is narrower."""
 PAGE = ROOT / "docs" / "benchmarks.md"
 
 
@@ -83,7 +83,7 @@ def main(
 def _run(
     console: Console, cases: list[Case], measured_by: Callable[[Case], Measurement]
 ) -> dict[Case, Measurement]:
-    """One after the other: each in a process of its own, but for sizes that measure nothing."""
+    """Measure cases one after the other, each as `measured_by` does."""
     measured = {}
     for case in track(cases, "Measuring", console=console):
         m = measured[case] = measured_by(case)

@@ -12,7 +12,7 @@ from torch.nn.functional import normalize
 
 @dataclass(frozen=True)
 class Case:
-    """What is measured: `who` does `what` with `images`, each of them with `captions` texts."""
+    """A case to measure: `who` does `what` with `images`, each with `captions` texts."""
 
     suite: str
     who: str
@@ -23,7 +23,7 @@ class Case:
 
 
 Run = Callable[[], dict[str, float]]
-"""What is timed. It returns numbers that others can be checked against."""
+"""Function to time, which returns numbers that others can be checked against."""
 
 
 @dataclass(frozen=True)
@@ -32,21 +32,21 @@ class Call:
 
     run: Run
     share: float = 1.0
-    """The share of the queries that `run` goes through; its time is extrapolated to all of them."""
+    """Share of the queries that `run` covers; its time is extrapolated to all of them."""
     fixed: Run | None = None
-    """What `run` does whatever the share, and is not to be extrapolated."""
+    """Part of `run` that does not depend on the share, and is not extrapolated."""
 
     def whole(self, seconds: float, fixed: float) -> float:
-        """The time of all queries, from that of the share and of the fixed part."""
+        """Extrapolate the time of all queries from that of the share and of the fixed part."""
         return fixed + (seconds - fixed) / self.share
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """Seconds of one run and the peak memory it needed, or why there are none."""
+    """Seconds and peak memory of a run, or the reason why there are none."""
 
     seconds: float | None = None
-    """The median of the runs."""
+    """Median of the runs."""
     fastest: float | None = None
     megabytes: float | None = None
     share: float = 1.0
@@ -55,13 +55,13 @@ class Measurement:
 
     @property
     def unsteady(self) -> bool:
-        """Was something else running? Two threads that share a core take many times as long."""
+        """Whether something else seems to have run: threads that share a core are far slower."""
         return bool(self.seconds and self.fastest and self.seconds > 1.3 * self.fastest)
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Embeddings of length 1; equal ids belong together."""
+    """Embeddings of length 1, and ids, of which equal ones belong together."""
 
     images: Tensor
     texts: Tensor
@@ -70,7 +70,7 @@ class Batch:
 
 
 def make_batch(case: Case, cosine: float, device: str = "cpu") -> Batch:
-    """Random images; texts whose similarity to their image is about `cosine`."""
+    """Make random images, and texts whose similarity to their image is about `cosine`."""
     generator = torch.Generator(device).manual_seed(0)
 
     def random(count: int) -> Tensor:
@@ -87,7 +87,7 @@ def make_batch(case: Case, cosine: float, device: str = "cpu") -> Batch:
 
 
 def bfloat16_batch(case: Case, cosine: float, device: str) -> Batch:
-    """Leaves that gradients are asked for, with ids on the same device."""
+    """Make a bfloat16 batch whose embeddings require gradients, with ids on the same device."""
     b = make_batch(case, cosine, device)
     images, texts = (x.bfloat16().requires_grad_() for x in (b.images, b.texts))
     return Batch(images, texts, b.image_ids, b.text_ids)

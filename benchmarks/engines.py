@@ -1,7 +1,7 @@
-"""`python -m benchmarks.engines`: how fast engines of search take vectors and find them.
+"""`python -m benchmarks.engines`: how fast search engines store vectors and find them.
 
-Starts a PostgreSQL server and Milvus Lite of its own, in a folder that is deleted in the end; or
-measures what is at a URL, in a collection `benchmark` that is emptied in the end.
+Starts its own PostgreSQL server and Milvus Lite, in a folder that is deleted afterwards, or
+measures engines given by URL, in a collection `benchmark` that is emptied afterwards.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ AT_ONCE = 5_000
 QUERIES = 100
 K = 10
 FEW = 10_000
-"""For Milvus Lite, which is not made for many."""
+"""Number of vectors for Milvus Lite, which is not made for more."""
 FACTORS = 64
-"""Vectors lie near a subspace of so many dimensions, as those of trained models do."""
+"""Dimension of the subspace near which vectors lie, like those of trained models."""
 Found = Callable[[NDArray[np.float32], bool], list[str]]
-"""The keys for one query, of all items or of the tenth that meets a condition."""
+"""Finds the keys for one query, among all items or the tenth that meets a condition."""
 
 
 @dataclass(frozen=True)
@@ -90,14 +90,14 @@ def main(
 def measure_engine(
     name: str, url: str, collection: Collection, *, put: bool = True, leave: bool = False
 ) -> None:
-    """`put=False`: an index is built of what is there already."""
+    """Measure an engine; with put=False it builds an index of the vectors it already has."""
     start = time.perf_counter()
     engine = open_engine(url, "benchmark", collection.vectors.shape[1])
     if put:
         if len(engine):
             raise typer.BadParameter(f"the collection benchmark of {url} is not empty")
         put_all(engine, collection.vectors)
-        engine.close()  # as `gradspace index` does before anyone searches
+        engine.close()  # as `gradspace index` does before any search
         engine = open_engine(url, "benchmark", collection.vectors.shape[1])
     taken = time.perf_counter() - start
 

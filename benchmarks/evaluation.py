@@ -15,7 +15,7 @@ from benchmarks.case import Batch, Call, Case, Measurement, make_batch
 from benchmarks.tables import Table, megabytes, seconds, time_ratio
 
 COSINE = 0.1
-"""Of a text with its image: about as high as the best of 25,000 negatives, so that recalls vary."""
+"""Cosine of a text and its image, close to the best of 25,000 negatives, so that recalls vary."""
 LOOP_IMAGES = 100
 KS = (1, 5, 10)
 
@@ -86,7 +86,7 @@ def _faiss(b: Batch) -> dict[str, float]:
 
 
 def _loop(b: Batch, captions: int, num_images: int) -> dict[str, float]:
-    """The loops that image-text retrieval code has handed on since VSE++, over some images."""
+    """Run the loops that image-text retrieval code has copied since VSE++, over some images."""
     images, texts = b.images.numpy(), b.texts.numpy()
     by_image, by_text = [], []
     for image in range(num_images):
@@ -114,7 +114,7 @@ def _numbers(by_image: Mapping[int, float], by_text: Mapping[int, float]) -> dic
 
 
 def check(measured: Mapping[Case, Measurement]) -> None:
-    """The recalls of all must be ours; those of the loops, ours over the same queries."""
+    """Check that all recalls equal ours, those of the loops on the queries they cover."""
     by_who = {case.who: m.numbers for case, m in measured.items() if not m.failure}
     (ours,) = (case for case in measured if case.who == "ours")
     for who in ("ours, shuffled", "faiss"):

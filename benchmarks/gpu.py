@@ -1,10 +1,10 @@
 """`python -m benchmarks.gpu`: accuracy, time and memory on a CUDA device.
 
-Needs torch, transformers and gradspace. pytorch-metric-learning has a column, which says so where
-it is not installed. Every number is printed, and written to the JSON file, as soon as it is there.
-The page can be made elsewhere, from that file: `python -m benchmarks.gpu --from-json FILE --write`.
-With --only, a file that is there keeps its other parts; with --batch and --objective it keeps the
-other rows of the part as well.
+Needs torch, transformers and gradspace. pytorch-metric-learning has a column, which says if it is
+not installed. Every number is printed, and written to the JSON file, as soon as it is measured. The
+page can be made elsewhere from that file: `python -m benchmarks.gpu --from-json FILE --write`. With
+--only, an existing file keeps its other parts; with --batch and --objective it also keeps the other
+rows of the part.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ def main() -> None:
     elif torch.cuda.is_available():
         found = _run(options.quick, _selection(options), options.json)
     else:
-        raise SystemExit("benchmarks.gpu needs a CUDA device, and there is none on this machine")
+        raise SystemExit("benchmarks.gpu needs a CUDA device, but this machine has none")
     for table in tables(found):
         print(f"\n{table.title}\n\n{table.markdown()}", flush=True)
     if options.write:
         PAGE.write_text(page(found))
         print(f"\nwrote {PAGE}")
     if different := disagreements(found):
-        raise SystemExit("losses that should be the same are not: " + "; ".join(different))
+        raise SystemExit("losses that should be equal differ: " + "; ".join(different))
 
 
 def _options() -> argparse.Namespace:
@@ -96,7 +96,7 @@ def _run(quick: bool, selection: Selection, json: Path | None) -> Results:
 
 
 def _found_before(machine: dict[str, str], selection: Selection, json: Path | None) -> Results:
-    """What is to be added to: nothing, or the other parts of an older run."""
+    """Load the results to add to: none, or the other parts of an older run."""
     if selection.parts == PARTS or not (json and json.exists()):
         return Results(machine)
     found = Results.load(json)

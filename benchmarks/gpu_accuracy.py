@@ -1,4 +1,4 @@
-"""How far the executions on a GPU are from the dense one in float64, on the same inputs."""
+"""Errors of the executions on a GPU against the dense one in float64, on equal inputs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DTYPES = {
 
 
 def accuracies(quick: bool) -> Iterator[Accuracy]:
-    """Of every objective, in every precision; 3 captions per image in random order."""
+    """Measure every objective in every precision, with 3 captions per image in random order."""
     images, width = (65, 20) if quick else (777, 100)
     batch = _shuffled(Case("accuracy", "-", "-", images, 3, width))
     for dtype in DTYPES:
@@ -66,7 +66,7 @@ def _tf32(allowed: bool) -> Iterator[None]:
 def _results(
     objective: str, execution: Execution, b: Batch, dtype: torch.dtype, exact: bool = False
 ) -> list[Tensor]:
-    """The value and both gradients; `exact`: in float64, of what `dtype` leaves of the inputs."""
+    """Compute the value and both gradients; `exact`: in float64, of inputs rounded to `dtype`."""
     rounded = (x.to(dtype) for x in (b.images, b.texts))
     images, texts = ((x.double() if exact else x).requires_grad_() for x in rounded)
     loss = gs.RetrievalLoss(objective, execution=execution)
@@ -75,6 +75,6 @@ def _results(
 
 
 def _relative_error(found: Tensor, reference: Tensor) -> float:
-    """Infinite rather than not a number, so that it is the worst of all."""
+    """Relative error, infinite instead of NaN, so that it counts as the worst."""
     error = float((found.double() - reference).norm() / reference.norm())
     return error if error == error else float("inf")

@@ -1,8 +1,9 @@
-"""Suite of the GPU: every batch size people train with, ours beside the ways one would else take.
+"""GPU suite: all common batch sizes, ours beside the alternatives.
 
-Forward + backward to both embeddings in bfloat16, one text per image. Plain torch (`plain.py`),
-torch.compile of it, pytorch-metric-learning where it has the same loss, and `RetrievalLoss` as its
-users call it, choosing its execution by itself. The tables are in `gpu_batches_page.py`.
+Forward + backward to both embeddings in bfloat16, one text per image. The alternatives are plain
+torch (`plain.py`), torch.compile of it, and pytorch-metric-learning where it has the loss; ours is
+`RetrievalLoss` as users call it, choosing its own execution. The tables are in
+`gpu_batches_page.py`.
 """
 
 from __future__ import annotations
@@ -28,20 +29,20 @@ WIDTH = 512
 IN_PML = ("nt-xent", "triplet-hard", "triplet", "circle", "multi-similarity")
 
 BACK_TO_BACK = 4096
-"""From this batch on a call is timed alone; smaller ones are timed `CALLS` at a time."""
+"""Batch size from which calls are timed one by one; smaller ones are timed `CALLS` at a time."""
 CALLS, REPEATS = 50, 30
 ENOUGH, ENOUGH_ALONE = 0.25, 2.0
-"""Seconds after which fewer repeats will do, of so many calls and of one."""
+"""Seconds after which no further repeats are needed, of `CALLS` calls and of a single one."""
 SLOW = 0.02
-"""Seconds of a call that is timed alone whatever the batch."""
+"""Seconds from which a call is timed alone whatever the batch."""
 TOO_SLOW = 2.0
-"""Seconds of a call that is not repeated."""
+"""Seconds from which a call is not repeated."""
 
 SAME, SAME_IN_PML = 0.01, 0.05
-"""Relative difference of two values of one loss, whose scores may be rounded to bfloat16; PML takes
+"""Relative tolerance between values of one loss, whose scores may be rounded to bfloat16; PML takes
 all its sums in bfloat16."""
 NOTHING = 1e-5
-"""A difference of values that is none: SmoothAP of a small batch is almost zero."""
+"""Absolute tolerance between values: SmoothAP of a small batch is almost zero."""
 
 
 def cases(quick: bool) -> list[Case]:

@@ -1,4 +1,4 @@
-"""Tables and findings of the suite "batches": ratios beside the targets, then every figure."""
+"""Tables and findings of the suite "batches": ratios with their targets, then all figures."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from benchmarks.plain import PLAIN
 from benchmarks.tables import Table, megabytes, memory_ratio, milliseconds, three_digits, time_ratio
 
 AS_GOOD = 0.95
-"""Of the other's time: ours above it is not faster."""
+"""Share of the other's time above which ours does not count as faster."""
 LISTED = 4
-"""Objectives that a sentence names; the table has them all."""
+"""Largest number of objectives that a sentence names; the table has them all."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Ours over another, and the target for it."""
+    """Ratio of ours to another, and the target for it."""
 
     who: str
     name: str
     of: str
-    """"time" or "memory"."""
+    """Quantity compared: "time" or "memory"."""
     target: float
     sizes: range
-    """Batches that the target is for, both ends included."""
+    """Batch sizes that the target is for, from the first to the last."""
     objectives: Sequence[str] = tuple(PLAIN)
-    """That have a row."""
+    """Objectives that have a row."""
     aimed_at: Sequence[str] = tuple(PLAIN)
-    """That the target is for."""
+    """Objectives that the target is for."""
 
     @property
     def title(self) -> str:
@@ -53,14 +53,14 @@ COMPARISONS = (
 
 
 def ratio_tables(found: Results) -> list[Table]:
-    """One row for every objective, one column for every batch."""
+    """Build tables with a row for every objective and a column for every batch size."""
     cases = found.of(SUITE)
     sizes = sorted({case.images for case in cases})
     return [_ratio_table(found, comparison, sizes) for comparison in COMPARISONS if cases]
 
 
 def detail_tables(found: Results) -> list[Table]:
-    """One table for every objective, one row for every batch."""
+    """Build a table for every objective with a row for every batch size."""
     measured = {case.what for case in found.of(SUITE)}
     return [_details(found, what) for what in PLAIN if what in measured]
 
@@ -106,7 +106,7 @@ def _details(found: Results, what: str) -> Table:
 
 
 def _finding(found: Results, comparison: Comparison) -> str:
-    """Whether the target is met, and where the other is as good."""
+    """Describe whether the target is met, and where the other is as good."""
     first, last = comparison.sizes[0], comparison.sizes[-1]
     all_of_them = len(comparison.aimed_at) == len(PLAIN)
     whose = "every objective" if all_of_them else ", ".join(comparison.aimed_at)
@@ -151,7 +151,7 @@ def _as_good(ratios: dict[tuple[str, int], float], name: str) -> str:
 
 
 def _listed(ratios: dict[tuple[str, int], float]) -> str:
-    """The worst objectives, each at its worst: "circle at 128 (1.31) and 2 more batches"."""
+    """List the worst objectives, each at its worst: "circle at 128 (1.31) and 2 more batches"."""
     worst: dict[str, str] = {}
     for (what, size), ratio in sorted(ratios.items(), key=lambda item: -item[1]):
         more = sum(other == what for other, _ in ratios) - 1

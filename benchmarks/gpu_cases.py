@@ -1,9 +1,9 @@
 """Time and memory on a GPU: forward + backward in bfloat16, next to one bare matrix product.
 
 A case's `suite` is the table it belongs to, its `who` the execution of `RetrievalLoss`. Other
-suites have modules of their own: the batches that people train with (`gpu_batches.py`), launches
-(`gpu_launches.py`), training steps (`gpu_training.py`, with mined negatives `gpu_steps.py`), mining
-(`gpu_mining.py`), and pairs, which are scored as in `pairs.py`, in float32.
+suites have their own modules: common batch sizes (`gpu_batches.py`), launches (`gpu_launches.py`),
+training steps (`gpu_training.py`, with mined negatives `gpu_steps.py`), mining (`gpu_mining.py`),
+and pairs, which are scored as in `pairs.py`, in float32.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from gradspace.scores.tiles import blocks
 DEVICE = "cuda"
 BY_POSITION = "triton, by position"
 OVER_ALL_NEGATIVES = ("nt-xent", "triplet", "siglip", "circle", "multi-similarity", "smooth-ap")
-"""Backward takes the product again and two more; the others' gradient is sparse."""
+"""Objectives whose backward recomputes the product and takes two more; others' are sparse."""
 COMPARED = ("triplet-hard", "nt-xent")
 GOAL = tuple(info.name for info in gs.list_objectives() if "/" in info.name)
 REPEATS = {"largest": 1, gpu_steps.SUITE: 20}
@@ -37,15 +37,16 @@ MEASURED_BY: dict[str, Callable[[Case, str], Measurement]] = {
     gpu_launches.SUITE: gpu_launches.measure,
     gpu_training.SUITE: gpu_training.measure,
 }
-"""Suites that are measured in a way of their own."""
+"""Suites with their own way of measuring."""
 MUCH_MEMORY = 4096
-"""Images of a case before which the memory of others is given back, which takes a while."""
+"""Number of images from which the memory of earlier cases is released first, which takes a while.
+"""
 SCORES_AT_ONCE = 2**34
-"""Of the bare product; a larger one is taken in parts, each into the same memory."""
+"""Largest bare product; larger ones are computed in parts, each into the same memory."""
 
 
 def cases(quick: bool) -> list[Case]:
-    """In the order they are measured; a product comes just before what is compared with it."""
+    """List cases in the order of measurement; a product precedes what is compared with it."""
     n, width, narrow = (512, 64, 32) if quick else (65_536, 1024, 512)
     scaling = (n // 64, n // 16, n // 4)
     return [
@@ -95,10 +96,10 @@ def _rows(
 
 
 def measure(case: Case) -> Measurement:
-    """Seconds and extra memory. Whatever goes wrong is the answer, and stops no other case."""
+    """Measure seconds and extra memory; an error is recorded, and stops no other case."""
     if case.images >= MUCH_MEMORY:
         gc.collect()
-        torch.cuda.empty_cache()  # does nothing where there is no GPU
+        torch.cuda.empty_cache()  # does nothing without a GPU
     try:
         with no_fallback():
             if case.suite in MEASURED_BY:
@@ -110,14 +111,14 @@ def measure(case: Case) -> Measurement:
 
 @contextmanager
 def no_fallback() -> Iterator[None]:
-    """Kernels that do not compile are an error, instead of a warning and the streamed execution."""
+    """Make kernels that do not compile an error, not a warning with a fallback to streaming."""
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message="the Triton kernels cannot be used")
         yield
 
 
 def reason(error: Exception) -> str:
-    """In a few words that a table has room for."""
+    """Describe an error in a few words that fit into a table."""
     if isinstance(error, torch.OutOfMemoryError):
         return "out of memory"
     first_line = str(error).strip().partition("\n")[0].replace("|", "/")

@@ -1,7 +1,7 @@
 """torch.compile of the plain losses, one batch size at a time.
 
-Compiling takes seconds for every loss and size. Before they are timed, processes of their own
-compile them side by side and leave them in Inductor's cache on disk.
+Compiling takes seconds for every loss and size. Before they are timed, separate processes compile
+them in parallel and leave them in Inductor's cache on disk.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from benchmarks.plain import PlainLoss
 
 PROCESSES = 8
 LARGEST = 16_384
-"""Batch that fits into a GPU's memory once per process."""
+"""Largest batch that fits into a GPU's memory once per process."""
 
 
 def compiled(loss: PlainLoss) -> PlainLoss:
-    """For the sizes of its first call; what was compiled for others is forgotten."""
+    """Compile a loss for the sizes of its first call, dropping what was compiled before."""
     import torch._inductor.config as inductor
 
     inductor.autotune_local_cache = False  # kernels were chosen while others used the GPU
@@ -32,7 +32,7 @@ def compiled(loss: PlainLoss) -> PlainLoss:
 
 
 def compile_ahead(cases: Iterable[Case], device: str) -> None:
-    """Fill the cache for those that are compiled. Whatever fails here fails again when timed."""
+    """Fill the cache for the compiled cases; what fails here fails again when it is timed."""
     waiting = [case for case in cases if case.who == "compiled" and case.images <= LARGEST]
     if len(waiting) <= 1:
         return
@@ -44,7 +44,7 @@ def compile_ahead(cases: Iterable[Case], device: str) -> None:
 
 
 def _use_one_thread() -> None:
-    """Instead of a pool of compilers for every process; Inductor reads it when it is imported."""
+    """Avoid a pool of compilers in every process; Inductor reads the variable on import."""
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
 
 

@@ -1,8 +1,8 @@
-"""What one forward + backward of a loss asks of a GPU: launches, synchronisations, copies.
+"""Launches, synchronisations and copies of one forward + backward of a loss on a GPU.
 
-Counted by the profiler, not timed: at the batches most people train with, a loss costs what its
-launches cost, and a synchronisation keeps the next step from being prepared meanwhile. Tests count
-in the same way (`tests/test_cuda.py`).
+They are counted by the profiler, not timed: at common batch sizes a loss costs what its launches
+cost, and a synchronisation keeps the CPU from preparing the next step meanwhile. Tests count in the
+same way (`tests/test_cuda.py`).
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ SUITE = "launches"
 PLAIN_TORCH = "plain torch"
 IDS = ("ids on the GPU", "ids on the CPU", "by position")
 WARM_UP = 3
-"""Calls before the one that is counted: kernels are compiled, memory is there."""
+"""Calls before the counted one, which compile kernels and allocate memory."""
 MOST_LAUNCHES = 25
-"""What a call should take, without one synchronisation."""
+"""Target for the launches of a call, along with no synchronisation."""
 
 LAUNCH = re.compile(r"cu(da)?(Launch\w*Kernel|GraphLaunch)")
 SYNCHRONISATION = re.compile(
@@ -43,14 +43,14 @@ REGION = "counted call"
 @dataclass(frozen=True)
 class Counts:
     launches: int
-    """Of kernels; a CUDA graph counts once."""
+    """Kernel launches; a CUDA graph counts once."""
     synchronisations: int
-    """Calls that wait for the GPU, copies that do so included."""
+    """Calls that wait for the GPU, including blocking copies."""
     copies_to_host: int
 
 
 def count(step: Step) -> Counts:
-    """Profile one call, after others that warm up."""
+    """Profile one call, after warm-up calls."""
     for _ in range(WARM_UP):
         step()
     if torch.cuda.is_available():
@@ -63,14 +63,16 @@ def count(step: Step) -> Counts:
             torch.cuda.synchronize()
     found = counts_of(profiler.events())
     if torch.cuda.is_available() and not found.launches:
-        raise RuntimeError("the profiler saw no kernel launch: may it trace this GPU?")
+        raise RuntimeError(
+            "the profiler saw no kernel launch: check that it has permission to trace this GPU"
+        )
     return found
 
 
 def counts_of(events: Iterable[Any]) -> Counts:
-    """From the profiler's events: what the CPU asked for within the region, and what was copied.
+    """Count the profiler's events: calls by the CPU within the region, and copies.
 
-    The profiler itself synchronises after it.
+    The profiler itself synchronises after the region.
     """
     events = list(events)
     on_cpu = [e for e in events if e.device_type == DeviceType.CPU]
@@ -87,7 +89,7 @@ def counts_of(events: Iterable[Any]) -> Counts:
 
 
 def cases(quick: bool) -> list[Case]:
-    """Every objective with every kind of ids, and what plain torch takes."""
+    """List every objective with every kind of ids, and with plain torch."""
     size, width = (64, 32) if quick else (512, 512)
     return [
         Case(SUITE, who, info.name, size, 1, width)
@@ -102,7 +104,7 @@ def measure(case: Case, device: str) -> Measurement:
 
 
 def call(case: Case, device: str) -> Step:
-    """Forward + backward to both embeddings, in bfloat16."""
+    """Make a call of forward + backward to both embeddings, in bfloat16."""
     b = bfloat16_batch(case, COSINE, device)
     ids = {
         "ids on the GPU": (b.image_ids, b.text_ids),

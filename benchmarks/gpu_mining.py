@@ -1,4 +1,4 @@
-"""Mining on a GPU: the lists of a whole training set, beside the bare product of its tiles."""
+"""GPU suite: mining the lists of a whole training set, beside the bare product of its tiles."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ TITLES = {
     "gradspace": "gradspace mine_exact, own ones left out",
 }
 LOOKED_AT = 101
-"""Every so many lists, to compare who mined the same."""
+"""Stride of the lists that are compared between implementations."""
 TARGET, TARGET_GIB = 6, 8
-"""Times the product, and the memory for it."""
+"""Targets: time relative to the product, and memory."""
 
 
 def cases(quick: bool) -> list[Case]:
-    """At the size of COCO's training set."""
+    """List the cases, at the size of COCO's training set."""
     images, width = (400, 32) if quick else (113_287, 1024)
     return [
         Case(SUITE, who, "product" if who == "product" else "lists", images, CAPTIONS, width)
@@ -38,7 +38,7 @@ def cases(quick: bool) -> list[Case]:
 
 
 def prepare(case: Case, batch: Batch) -> Step:
-    """Returns the mean score of all lists; the bare product returns nothing."""
+    """Make a step that returns the lists' mean score; the bare product returns nothing."""
     images, texts = (x.detach() for x in (batch.images, batch.texts))
     if not images.is_cuda:
         images, texts = images.float(), texts.float()  # the precision that a CPU mines in
@@ -66,7 +66,7 @@ def _product(b: Batch) -> tuple[()]:
 
 
 def _tiles(b: Batch) -> Iterator[tuple[slice, slice, Tensor]]:
-    """Images, texts and their scores in float32; each tile has the memory of the last one."""
+    """Yield images, texts and their float32 scores, tile by tile, reusing memory."""
     height, width = tile_size(b.images.device)
     memory = torch.empty(height * width, device=b.images.device)
     exact = {} if b.images.dtype == torch.float32 else {"out_dtype": torch.float32}
@@ -78,11 +78,11 @@ def _tiles(b: Batch) -> Iterator[tuple[slice, slice, Tensor]]:
             yield rows, columns, torch.mm(images, texts, out=scores, **exact)
 
 
-# --- as one would write it ------------------------------------------------------------------------
+# --- straightforward implementation ---------------------------------------------------------------
 
 
 def _by_topk(b: Batch) -> tuple[Tensor]:
-    """As many more than are wanted as belong to the query: they are found as well."""
+    """Mine by torch.topk, fetching extra candidates, since a query's own are found as well."""
     num_images, num_texts, device = len(b.images), len(b.texts), b.images.device
     of_images = _Lists(num_images, TOP_TEXTS + num_texts // num_images, device)
     of_texts = _Lists(num_texts, TOP_IMAGES + 1, device)
@@ -97,7 +97,7 @@ def _by_topk(b: Batch) -> tuple[Tensor]:
 
 
 class _Lists:
-    """[queries, length]: the highest scores so far, and whose they are."""
+    """Highest scores so far and their candidates, [queries, length]."""
 
     def __init__(self, num_queries: int, length: int, device: torch.device) -> None:
         self.scores = torch.full((num_queries, length), -torch.inf, device=device)
@@ -111,12 +111,12 @@ class _Lists:
         self.indices[queries] = indices.gather(1, kept)
 
     def without_own(self, ids: Tensor, candidate_ids: Tensor, length: int) -> Tensor:
-        """The scores of the first that do not belong to the query, one after the other."""
+        """Scores of the first `length` candidates that do not belong to the query."""
         others = candidate_ids[self.indices] != ids[:, None]
         listed = self.scores[others & (others.cumsum(1) <= length)]
         return listed.view(len(ids), length)
 
 
 def _mean(*lists: Tensor) -> Tensor:
-    """Over the scores of some lists: enough to see whether they are the same, at no cost."""
+    """Average the scores of some lists, which is enough to compare them, at no cost."""
     return torch.stack([scores[::LOOKED_AT].double().mean().cpu() for scores in lists]).mean()

@@ -1,4 +1,4 @@
-"""How the numbers of the GPU's page are measured."""
+"""Notes on how the numbers of the GPU page are measured."""
 
 from __future__ import annotations
 
@@ -58,6 +58,6 @@ others. Such a step embeds three times as many images and texts.
 
 
 def notes() -> str:
-    """The last section of the page, but for what was found to be the same."""
+    """Format the notes as a section of the page."""
     paragraphs = [fill(paragraph, 100) for paragraph in NOTES.strip().split("\n\n")]
     return "\n\n".join(["## How it is measured", *paragraphs])

@@ -1,6 +1,6 @@
-"""What was found on a GPU as tables, with findings and targets, and as a page of the documentation.
+"""Results on a GPU as tables, with findings and targets, and as a page of the documentation.
 
-The batches that most people train with come first, then whole training steps, then large batches.
+Common batch sizes come first, then whole training steps, then large batches.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ from benchmarks.gpu_results import Accuracy, Results
 from benchmarks.tables import Table, gibibytes, milliseconds, seconds, three_digits, time_ratio
 
 COMPARISONS = ("large", "larger", "largest", "captions")
-"""Tables that set objectives beside the bare product."""
+"""Suites whose tables compare objectives with the bare product."""
 
 RELATIVE, RELATIVE_TARGET = "-ms", 1.5
-"""Objectives that compare a pair with others of the batch; the target, times the product."""
+"""Suffix of objectives that compare a pair with others of the batch, and their target in products.
+"""
 SAME = 0.001
-"""Relative difference of two values of one loss, but for the suite of batches."""
+"""Relative tolerance between values of one loss, except in the suite of batches."""
 
 
 def page(found: Results) -> str:
@@ -52,7 +53,7 @@ def _where(machine: dict[str, str]) -> str:
 
 
 def tables(found: Results) -> list[Table]:
-    """Those that there are numbers for."""
+    """Build all tables for which there are numbers."""
     made = gpu_batches_page.ratio_tables(found)
     made += gpu_launches.tables(found)
     made += gpu_training.tables(found)
@@ -76,7 +77,7 @@ def _accuracy_table(accuracy: Iterable[Accuracy]) -> Table:
 
 
 def accuracy_row(group: list[Accuracy]) -> list[str]:
-    """Of all objectives in one precision and execution."""
+    """Summarise all objectives in one precision and execution."""
     failed = [a for a in group if a.failure]
     done = [a for a in group if not a.failure]
     value, gradient, same_bits = "-", "-", "-"
@@ -98,7 +99,7 @@ def accuracy_row(group: list[Accuracy]) -> list[str]:
 
 
 def _first_of(failed: list[Accuracy]) -> str:
-    """The JSON has them all."""
+    """Describe the first failure; the JSON has them all."""
     if not failed:
         return "none"
     return f"{len(failed)}, the first {failed[0].objective}: {failed[0].failure}"
@@ -114,7 +115,7 @@ def _comparison(found: Results, suite: str) -> Table:
 
 
 def _of_products(found: Results, cases: list[Case]) -> str:
-    """How many products the relative objectives take, and the share of four of the others."""
+    """Describe the time of relative objectives in products, and of others in four products."""
     times: dict[str, list[float]] = {RELATIVE: [], "": []}
     for case in cases:
         m, product = found.measured[case], found.product(case)
@@ -185,7 +186,7 @@ def _mining(found: Results) -> Table:
 
 
 def _pairs(found: Results) -> Table:
-    """One row for every scorer: ours, and a loop over the captions."""
+    """Build a table with a row for every model: ours, and a loop over the captions."""
     cases = [case for case in found.of(pairs.SUITE) if case.who == "ours"]
     images = cases[0].images if cases else 0
     size = f"{images} images of {pairs.REGIONS} regions x {images} captions"
@@ -200,7 +201,7 @@ def _pairs(found: Results) -> Table:
 
 
 def _steps(found: Results) -> Table:
-    """One row for every model, one column for every objective."""
+    """Build a table with a row for every model and a column for every objective."""
     asked = (gpu_steps.ONLINE, *gpu_steps.MINED)
     cases = [case for case in found.of(gpu_steps.SUITE) if case.who == gpu_steps.ONLINE]
     rows = []
@@ -219,7 +220,7 @@ def _steps(found: Results) -> Table:
 
 
 def _agreement(found: Results) -> str:
-    """Whether all who compute the same loss of the same batch found the same value."""
+    """Describe whether all values of the same loss on the same batch agree."""
     different = disagreements(found)
     if not different:
         return (

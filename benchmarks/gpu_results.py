@@ -1,4 +1,4 @@
-"""What was found on a GPU, and its JSON."""
+"""Results on a GPU, and their JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ACCURACY = "accuracy"
 
 @dataclass(frozen=True)
 class Accuracy:
-    """||x - reference|| / ||reference|| of the value and of the worse of the two gradients."""
+    """Error ||x - reference|| / ||reference|| of the value, and of the worse of both gradients."""
 
     dtype: str
     execution: str
@@ -22,13 +22,13 @@ class Accuracy:
     value_error: float = 0.0
     gradient_error: float = 0.0
     same_bits: bool = True
-    """Did a second run give exactly the same?"""
+    """Whether a second run gave identical bits."""
     failure: str | None = None
 
 
 @dataclass(frozen=True)
 class Selection:
-    """What a run measures: whole parts, or their cases of some batches and objectives."""
+    """Selection of what a run measures: whole parts, or some of their batches and objectives."""
 
     parts: tuple[str, ...]
     batches: tuple[int, ...] = ()
@@ -40,7 +40,7 @@ class Selection:
 
     @property
     def options(self) -> list[str]:
-        """Of the command, but for the parts."""
+        """Command-line options of the selection, without the parts."""
         return [
             *(f"--batch {batch}" for batch in self.batches),
             *(f"--objective {objective}" for objective in self.objectives),
@@ -50,7 +50,7 @@ class Selection:
         return ", ".join([part, " ".join(self.options)]) if self.is_restricted else part
 
     def takes(self, case: Case) -> bool:
-        """Cases of training steps name their objective after the model."""
+        """Whether a case is selected; in training steps the objective follows the model's name."""
         return (
             case.suite in self.parts
             and (not self.batches or case.images in self.batches)
@@ -60,17 +60,17 @@ class Selection:
 
 @dataclass
 class Results:
-    """All that one run of the benchmarks found; part of it, if it was cut off."""
+    """Results of one run of the benchmarks, or a part of them if it was cut off."""
 
     machine: dict[str, str]
-    """The command, the date, the device and versions."""
+    """Command, date, device and versions."""
     accuracy: list[Accuracy] = field(default_factory=list)
     measured: dict[Case, Measurement] = field(default_factory=dict)
     later: dict[str, dict[str, str]] = field(default_factory=dict)
-    """By part, or rows of one: the machine of those that were measured in a run of their own."""
+    """Machines of the parts, or rows of a part, that were measured in a separate run."""
 
     def measure_again(self, selection: Selection, machine: dict[str, str]) -> None:
-        """Forget what is selected, which that machine will measure."""
+        """Drop the selected results, which the given machine will measure again."""
         for part in selection.parts:
             if not selection.is_restricted:
                 self.later = {k: m for k, m in self.later.items() if not k.startswith(f"{part}, ")}
@@ -80,7 +80,7 @@ class Results:
         self.measured = {c: m for c, m in self.measured.items() if not selection.takes(c)}
 
     def save(self, path: Path) -> None:
-        """All or nothing: who is cut off while writing keeps what was there."""
+        """Write atomically: an interrupted write keeps the old file."""
         cases = [{"case": asdict(c), "measured": asdict(m)} for c, m in self.measured.items()]
         accuracy = [asdict(a) for a in self.accuracy]
         content = {
@@ -107,6 +107,6 @@ class Results:
         return [case for case in self.measured if case.suite in suites]
 
     def product(self, case: Case) -> Measurement:
-        """The bare product of that size."""
+        """Measurement of the bare product of the case's size."""
         product = replace(case, who="product", what="product")
         return self.measured.get(product, Measurement())

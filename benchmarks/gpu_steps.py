@@ -1,7 +1,7 @@
-"""A training step on a GPU with negatives that were mined offline, beside a step without them.
+"""GPU suite: training steps with negatives mined offline, beside steps without them.
 
-Random features and words, 128 pairs at the published sizes. The step draws its batch, embeds it
-with what was mined for it in one pass, and updates the weights (AOQ supplement, Table 3).
+Features and words are random, with 128 pairs at the published sizes. A step draws its batch, embeds
+it together with what was mined for it, and updates the weights (AOQ supplement, Table 3).
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ ONLINE = "triplet-hard"
 MINED = ("offline-triplet", "offline-quintuplet", "adaptive-offline-quintuplet")
 MODELS = ("VSE++", "VSRN", "BFAN")
 WARM_UP = 20
-"""Steps before the first that is timed: every length of the captions has its own plan on a GPU."""
+"""Steps before the first timed one: every caption length has its own plan on a GPU."""
 TARGET = 1.5
-"""Times the step without mined negatives."""
+"""Target for the time, relative to a step without mined negatives."""
 
 
 def cases(quick: bool) -> list[Case]:
@@ -66,7 +66,7 @@ def prepare(case: Case, device: str) -> Step:
 
 
 def _mine(dataset: Dataset, run: Run) -> Path:
-    """Lists of embeddings that mean nothing."""
+    """Mine lists from random embeddings."""
     split = dataset.splits["train"]
     images, texts = (torch.randn(len(x), 16) for x in (split.image_names, split.captions))
     ids = torch.arange(IMAGES), torch.from_numpy(split.image_of_caption)

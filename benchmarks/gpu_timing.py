@@ -1,4 +1,4 @@
-"""Time and extra memory of a step on a GPU; in tests on a CPU, by its clock and without memory."""
+"""Time and extra memory of a step on a GPU; on a CPU, in tests, only its time."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from torch import Tensor
 from benchmarks.case import Measurement
 
 Step = Callable[[], tuple[Tensor, ...]]
-"""What is timed. It returns the loss, or another number that all who do the same must find, and the
+"""Function to time. It returns the loss, or another number to compare implementations by, and the
 gradients; the bare product and a training step return nothing."""
 
 FEWEST = 3
-"""Repeats, however long they take."""
+"""Least number of repeats, however long they take."""
 
 
 def measure_step(
     step: Step, device: str, *, calls: int = 1, repeats: int = FEWEST, enough: float = inf
 ) -> Measurement:
-    """The median over `repeats` of `calls`, one after the other, divided by their number.
+    """Time `calls` in a row, `repeats` times; return the median, divided by `calls`.
 
-    A first call compiles the kernels. From `enough` seconds on no further repeat is begun.
+    A first call compiles the kernels. After `enough` seconds no further repeat is started.
     """
     first = step()
     numbers = {"loss": first[0].item()} if first else {}
@@ -43,7 +43,7 @@ def measure_step(
 
 
 def seconds_per_call(step: Step, device: str, calls: int = 1) -> float:
-    """Of calls one after the other, as a training loop makes them, until the GPU is done."""
+    """Time calls in a row, as a training loop makes them, until the GPU is done."""
     if device == "cpu":
         begin = time.perf_counter()
         for _ in range(calls):

@@ -1,7 +1,7 @@
-"""Suite of the GPU: whole training steps, and how much of them is neither model nor objective.
+"""GPU suite: whole training steps, and how much of them is neither model nor objective.
 
-The models of the papers at 128 pairs and their published sizes, and the fine-tuning of a dual
-encoder of the size of CLIP ViT-B/32. The step is that of `gradspace train`.
+It covers the papers' models with 128 pairs at their published sizes, and the fine-tuning of a dual
+encoder of the size of CLIP ViT-B/32. A step is that of `gradspace train`.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ FEATURES = (
 )
 DUAL_OBJECTIVE, DUAL_PAIRS = "nt-xent", (256, 1024)
 STEPS, STEPS_OF_DUAL, CALLS_OF_OBJECTIVE = 100, 10, 50
-"""One after the other, between two looks at the clock; of the first, one measures COCOS."""
+"""Numbers of calls timed in a row; one of the `STEPS` measures COCOS."""
 REPEATS = 3
 TARGET_MODEL, TARGET = "VSE++", 0.1
-"""Share of the step that the objective should take at most."""
+"""Model with a target, and the largest share of its step that the objective should take."""
 
 
 def cases(quick: bool) -> list[Case]:
@@ -63,7 +63,7 @@ def measure(case: Case, device: str) -> Measurement:
         calls = CALLS_OF_OBJECTIVE
     found = measure_step(step, device, calls=calls if device != "cpu" else 1, repeats=REPEATS)
     if case.who == PARTS[-1]:
-        _trainer.cache_clear()  # its memory is for the next
+        _trainer.cache_clear()  # releases its memory for the next one
     return found
 
 
@@ -73,7 +73,7 @@ def prepare(case: Case, device: str) -> Step:
 
 @lru_cache(maxsize=1)
 def _trainer(case: Case, device: str) -> tuple[Trainer, Iterator[Batch]]:
-    """One for a step and its parts."""
+    """Make one trainer for a step and its parts."""
     model, _, objective = case.what.partition(", ")
     run = temporary_run()
     if model == DUAL:

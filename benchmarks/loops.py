@@ -1,8 +1,8 @@
-"""The same losses as one would first write them: a loop over the queries, one formula each.
+"""Losses as one would first write them: a loop over the queries, with one formula each.
 
-`p` are the scores of the query's positives, `n` those of its negatives. The matrix product is taken
-once for all queries and rows are taken from it by iteration, which autograd undoes in one step;
-indexing `scores[query]` would make the loop quadratic.
+`p` are the scores of the query's positives, `n` those of its negatives. The matrix product is
+computed once for all queries, and its rows are taken by iteration, which autograd reverses in one
+step; indexing `scores[query]` would make the loop quadratic.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def smooth_ap(p: Tensor, n: Tensor, _: Tensor, t: float = 0.01) -> Tensor:
 
 
 def circle_sigmoid_ms(p: Tensor, n: Tensor, all_p: Tensor) -> Tensor:
-    """GOAL eq. 8, with its code's offset, and 12; `all_p` are the scores of all positive pairs."""
+    """GOAL eq. 8, with its code's offset, and 12; `all_p` has the scores of all positive pairs."""
     scale, alpha, beta, base, epsilon = 10, 2, 10, 0.5, 0.1
     hardest, at = n.max(0)
     with torch.no_grad():
@@ -86,7 +86,7 @@ SUMMED = ("triplet-hard", "triplet", "circle/sigmoid-ms")
 
 
 def loop_loss(what: str, share: float = 1.0) -> Callable[[Batch], Tensor]:
-    """Both directions, over the first `share` of the queries of each, but at least one."""
+    """Make the loss in both directions, over the first `share` of each's queries (at least one)."""
 
     def both_ways(b: Batch) -> Tensor:
         images, texts = normalize(b.images, dim=1), normalize(b.texts, dim=1)

@@ -15,9 +15,9 @@ from benchmarks.peers import pml_loss
 from benchmarks.tables import Table, megabytes, memory_ratio, milliseconds, time_ratio
 
 COSINE = 0.3
-"""Of a text with its image: near the hardest negative, so that no margin is met by all."""
+"""Cosine of a text and its image, near the hardest negative, so that some miss the margin."""
 LOOP_QUERIES = 2560
-"""The loops go through at most so many texts, and through the same share of the images."""
+"""Largest number of texts that the loops cover, along with an equal share of the images."""
 
 OURS: dict[str, tuple[str, dict[str, Any]]] = {
     "nt-xent": ("nt-xent", {}),
@@ -70,7 +70,7 @@ def prepare(case: Case) -> Call:
 
 
 def step(loss: Callable[[Batch], Tensor], batch: Batch) -> Run:
-    """Forward and backward, and what others are compared with."""
+    """Make a run of forward and backward, which returns the numbers to compare."""
 
     def forward_and_backward() -> dict[str, float]:
         batch.images.grad = batch.texts.grad = None
@@ -83,7 +83,7 @@ def step(loss: Callable[[Batch], Tensor], batch: Batch) -> Run:
 
 
 def our_loss(what: str) -> Callable[[Batch], Tensor]:
-    """With `normalize`, because PML's cosine similarity normalises too."""
+    """Make our loss, normalising the embeddings because PML's cosine similarity does too."""
     if what == ONE_SET:
         return _smooth_ap_in_one_set
     name, parameters = OURS[what]
@@ -97,14 +97,14 @@ def our_loss(what: str) -> Callable[[Batch], Tensor]:
 
 
 def _smooth_ap_in_one_set(b: Batch) -> Tensor:
-    """The texts retrieve each other; each is a positive of itself, as in PML."""
+    """Let the texts retrieve each other, each being a positive of itself, as in PML."""
     texts = torch.nn.functional.normalize(b.texts, dim=1)
     own = gs.match_ids(b.text_ids, b.text_ids)
     return gs.objective("smooth-ap")(texts @ texts.t(), own).mean()
 
 
 def check(measured: Mapping[Case, Measurement]) -> None:
-    """Whoever computes the same loss must have found the same value and gradient norm."""
+    """Check that all implementations of a loss found the same value and gradient norm."""
     for case, found in measured.items():
         ours = measured[_by("ours", case)]
         different = case.who == "pml" and case.what in DIFFERENT_IN_PML

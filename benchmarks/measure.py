@@ -1,6 +1,6 @@
 """Measure one case in this process: `python -m benchmarks.measure '{"suite": "losses", ...}'`.
 
-Prints one line of JSON, a `Measurement`. A call that takes too long ends the process by SIGALRM.
+Prints a `Measurement` as one line of JSON. A call that takes too long ends the process by SIGALRM.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ GIBIBYTES_PER_CALL = 16
 SECONDS_OF_REPEATS = 10
 MOST_REPEATS = 9
 MEASURED_ONCE = 30
-"""A first call that takes longer than this is not repeated."""
+"""Seconds beyond which a first call is not repeated."""
 
 PREPARE = {
     "losses": losses.prepare,
@@ -43,7 +43,7 @@ PREPARE = {
 def measure(case: Case, *, threads: int = THREADS, most_repeats: int = MOST_REPEATS) -> Measurement:
     torch.set_num_threads(threads)
     prepare = PREPARE[case.suite]
-    # Libraries load and allocate once, on first use: that is not the memory of the case.
+    # Libraries load and allocate on first use, which should not count as the case's memory.
     prepare(replace(case, images=min(case.images, 8))).run()
     call = prepare(case)
     _limit_memory()
@@ -56,11 +56,11 @@ def measure(case: Case, *, threads: int = THREADS, most_repeats: int = MOST_REPE
 
 
 def _measure(call: Call, most_repeats: int) -> Measurement:
-    """Peak memory of the first run, median time of those after it."""
+    """Measure the peak memory of the first run, and the median time of those after it."""
     gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)  # what was freed and kept for reuse would hide a new need
+    ctypes.CDLL(None).malloc_trim(0)  # freed memory that is kept for reuse would hide new needs
     before = _status("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # the peak, VmHWM, starts again from here
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak, VmHWM
     first, numbers = _timed(call.run)
     megabytes = (_status("VmHWM") - before) / 1e6
     times = [first]
@@ -87,7 +87,7 @@ def _limit_memory() -> None:
 
 
 def _status(name: str) -> int:
-    """A size of this process, in bytes."""
+    """Read a size of this process, in bytes."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(f"{name}:"):
             return int(line.split()[1]) * 1024

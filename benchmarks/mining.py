@@ -1,4 +1,4 @@
-"""Suite: hardest negatives over a whole training set, both directions, at the size of a large one.
+"""Suite: hardest negatives over a whole, large training set, in both directions.
 
 `python -m benchmarks.mining` measures all rows in one process, in turns, and shows the fastest.
 """
@@ -23,11 +23,11 @@ from gradspace.scores.represented import Embeddings
 from gradspace.scores.tiles import blocks
 
 COSINE = 0.3
-"""Of a text with its image."""
+"""Cosine of a text and its image."""
 CAPTIONS = 5
 TOP_TEXTS, TOP_IMAGES = 300, 60
 TARGET = 1.5
-"""Times faiss."""
+"""Target for the time, relative to faiss."""
 
 TITLES = {
     "product": "one bare matrix product in tiles (the floor; no list)",
@@ -77,7 +77,7 @@ def _ours(b: Batch) -> dict[str, float]:
 
 
 def _faiss(b: Batch) -> dict[str, float]:
-    """As many more than are wanted as belong to the query: they are found as well."""
+    """Search by faiss, fetching extra candidates, since a query's own are found as well."""
     import faiss
 
     faiss.omp_set_num_threads(torch.get_num_threads())
@@ -98,7 +98,7 @@ def _faiss(b: Batch) -> dict[str, float]:
 
 
 def check(measured: Mapping[Case, Measurement]) -> None:
-    """Both must have found the same scores, ours in half precision."""
+    """Check that both found the same mean scores, up to ours being in half precision."""
     by_who = {case.who: m.numbers for case, m in measured.items() if not m.failure}
     for name, number in by_who.get("faiss", {}).items():
         ours = by_who["ours"][name]
@@ -128,7 +128,7 @@ def tables(measured: Mapping[Case, Measurement]) -> list[Table]:
 
 
 def in_turns(quick: bool, rounds: int) -> dict[Case, Measurement]:
-    """All cases in this process, one after the other, so many times; the fastest of each."""
+    """Measure all cases in turns in this process, `rounds` times; return the fastest of each."""
     calls = {case: prepare(case) for case in cases(quick)}
     times: dict[Case, list[float]] = {case: [] for case in calls}
     numbers: dict[Case, dict[str, float]] = {}

@@ -1,4 +1,4 @@
-"""The page for the documentation: how it was made, the tables, and what they compare."""
+"""Page for the documentation: how it was made, the tables, and what they compare."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ gradient norms are checked to be the same in every run.
 
 
 def machine() -> dict[str, str]:
-    """Where and with what the numbers were measured."""
+    """Describe the machine and versions the numbers were measured with."""
     cpu = platform.processor() or platform.machine()
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):

@@ -1,9 +1,9 @@
 """Suite: scores of all pairs of a batch by SCAN and BFAN, forward + backward.
 
-On one thread, and as a part of the GPU's benchmarks (`gpu_cases.py`).
+It runs on one thread, and also as part of the GPU benchmarks (`gpu_cases.py`).
 
-The loop goes over the captions, as the published codes do: a caption is copied for every image,
-attends to their regions by batched products, and its attended vectors are built at full width.
+The loop goes over the captions, as published implementations do: a caption is copied for every
+image, attends to the regions by batched products, and its attended vectors are built at full width.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gradspace.models import ImageInput, PairScorer, TextInput, build_model
 SUITE = "pairs"
 REGIONS, WIDTH, VOCABULARY = 36, 1024, 100
 WORDS = (8, 17)
-"""Of a caption, with the marks of start and end: 12 on average."""
+"""Range of a caption's length, including start and end marks: 12 on average."""
 SETTINGS = {
     "SCAN, text to image": ("scan", {"pooling": "avg"}),
     "SCAN, image to text": ("scan", {"pooling": "avg", "direction": "image-to-text"}),
@@ -49,7 +49,7 @@ def prepare(case: Case) -> Call:
 
 
 def forward_and_backward(case: Case, device: str) -> Callable[[], tuple[Tensor, ...]]:
-    """Gives the mean score and the gradients of the sum of squared scores."""
+    """Make a step that returns the mean score and the gradients of the sum of squared scores."""
     images, texts, lengths = _parts(case)
     leaves = [side.to(device).requires_grad_() for side in (images, texts)]
     score = _ours(case) if case.who == "ours" else _loop(case)
@@ -64,7 +64,7 @@ def forward_and_backward(case: Case, device: str) -> Callable[[], tuple[Tensor, 
 
 
 def check(measured: Mapping[Case, Measurement]) -> None:
-    """Scores and gradients of the loop are ours."""
+    """Check that scores and gradients of the loop equal ours."""
     for case, m in measured.items():
         ours = next(o for c, o in measured.items() if c.what == case.what and c.who == "ours")
         for name, value in m.numbers.items():
@@ -134,7 +134,7 @@ def _loop(case: Case) -> Score:
 
 
 def _relevance(queries: Tensor, contexts: Tensor, scale: float, focal: bool) -> Tensor:
-    """[images, parts of a query]: of one caption with every image."""
+    """Compute the relevance of one caption with every image, [images, parts of a query]."""
     attention = leaky_relu(contexts @ queries.transpose(1, 2), 0.1)
     attention = normalize(attention, dim=2).transpose(1, 2)
     weights = (scale * attention).softmax(2)

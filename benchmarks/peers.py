@@ -1,20 +1,20 @@
-"""The same losses in pytorch-metric-learning (PML), set up so that they compute the same number.
+"""Our losses in pytorch-metric-learning (PML), configured to compute the same numbers.
 
-What it takes (`tests/benchmarking/test_benchmarks.py` compares values and gradients of every loss
+Configuration (`tests/benchmarking/test_benchmarks.py` compares values and gradients of every loss
 here):
 
-- Cross-modal means `ref_emb`, one call per direction; the miner needs it as well. `ref_labels` must
-  not be the tensor `labels` itself: PML then takes the two sides for one set and removes the
-  diagonal, which with one caption per image is every positive pair. The loss is silently 0.
-- `CosineSimilarity` instead of the default Euclidean distance, so that margins are on similarities.
-  It normalises the embeddings, and so do ours in these benchmarks: the gradients are the same.
-- `MeanReducer` or `SumReducer` as in ours; the default of triplet and circle is a mean over the
-  non-zero terms only.
-- The hardest negative of every (anchor, positive) is `BatchEasyHardMiner("all", "hard")`.
+- Cross-modal losses need `ref_emb`, in one call per direction, and so does the miner. `ref_labels`
+  must not be the tensor `labels` itself: PML would then treat the two sides as one set and remove
+  the diagonal, which with one caption per image is every positive pair. The loss is silently 0.
+- `CosineSimilarity` replaces the default Euclidean distance, so that margins apply to similarities.
+  It normalises the embeddings, as ours do in these benchmarks, so the gradients are equal.
+- `MeanReducer` or `SumReducer` is set as in ours; the default of triplet and circle is a mean over
+  the non-zero terms only.
+- `BatchEasyHardMiner("all", "hard")` finds the hardest negative of every (anchor, positive).
   `BatchHardMiner` would keep only the hardest positive of an anchor.
-- SmoothAP takes no `ref_emb`: images and texts are concatenated, and retrieve among each other. It
-  also mistakes the number of samples per class for the number of classes, so that it takes images
-  for the positives of images. It is right only for c classes of c samples in one set of embeddings,
+- SmoothAP has no `ref_emb`: images and texts are concatenated, and retrieve among each other. It
+  also confuses the number of samples per class with the number of classes, and so takes images for
+  the positives of images. It is right only for c classes of c samples in one set of embeddings,
   which is the row "smooth-ap, one set".
 """
 
@@ -32,7 +32,7 @@ Loss = Callable[[Batch], Tensor]
 
 
 def pml_loss(what: str) -> Loss:
-    """As configured in ours: the defaults of `gs.objective`."""
+    """Configure a loss like ours, with the defaults of `gs.objective`."""
     from pytorch_metric_learning import losses, miners, reducers
     from pytorch_metric_learning.distances import CosineSimilarity
 

@@ -1,8 +1,8 @@
-"""The same losses as a user would write them in plain torch, for one text per image.
+"""Losses as a user would write them in plain torch, for one text per image.
 
-Image i belongs to text i, so that the positives are the diagonal of `scores[image, text]`, which is
-in memory as a whole. The product is taken in the precision of the embeddings, what follows in
-float32, as under autocast. Values and gradients are those of ours with its defaults
+Image i belongs to text i, so the positives are the diagonal of `scores[image, text]`, which is
+built as a whole. The product is computed in the precision of the embeddings and everything after it
+in float32, as under autocast. Values and gradients equal those of our defaults
 (`tests/benchmarking/test_plain_losses.py`).
 """
 
@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, logsigmoid, softplus
 
 PlainLoss = Callable[[Tensor, Tensor], Tensor]
-"""From the embeddings of images and texts, image i with text i."""
+"""Loss of the embeddings of images and texts, in which image i belongs to text i."""
 
 
 def nt_xent(images: Tensor, texts: Tensor, temperature: float = 0.1) -> Tensor:
@@ -137,12 +137,12 @@ def circle_sigmoid_ms(
 
 
 def _other_positives(p: Tensor, n: Tensor, epsilon: float = 0.1) -> Tensor:
-    """[queries, pairs]: the other pairs whose positive is not far above the hardest negative."""
+    """Mask, [queries, pairs], of other pairs with a positive not far above the hardest negative."""
     return (p <= n[:, None] + epsilon).fill_diagonal_(False)
 
 
 def _other_negatives(scores: Tensor, hardest: Tensor, epsilon: float = 0.1) -> Tensor:
-    """[queries, candidates]: negatives but the hardest, not far below all positives."""
+    """Mask, [queries, candidates], of negatives not far below all positives, except the hardest."""
     high = (scores >= scores.diagonal().min() - epsilon).fill_diagonal_(False)
     return high.scatter(1, hardest[:, None], False)
 

@@ -1,4 +1,4 @@
-"""Every case runs in a process of its own, so that none inherits the memory of another."""
+"""Processes for single cases, so that none inherits the memory of another."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from benchmarks.case import Case, Measurement
 from benchmarks.measure import GIBIBYTES_PER_CALL, SECONDS_PER_CALL, THREADS
 
 ROOT = Path(__file__).parents[1]
-# For the libraries that do not ask torch how many threads to use.
+# For libraries that do not use torch's number of threads.
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
@@ -29,7 +29,7 @@ def run(case: Case) -> Measurement:
     )
     if done.returncode == -signal.SIGALRM:
         return Measurement(failure=f"over {SECONDS_PER_CALL} s")
-    if done.returncode == -signal.SIGKILL:  # by the system, which had less than the limit
+    if done.returncode == -signal.SIGKILL:  # by the system, with less memory than the limit
         return Measurement(failure=f"killed below {GIBIBYTES_PER_CALL} GiB")
     if done.returncode:
         raise RuntimeError(f"{case} failed ({done.returncode}):\n{done.stderr[-4000:]}")

@@ -1,7 +1,7 @@
-"""Trainers of the published models on random data: what is in it does not change the time.
+"""Trainers of the published models on random data, whose content does not affect the time.
 
-Features lie on the device, as `gradspace train` keeps them on a GPU. A dual encoder reads pictures
-that are decoded and on the device already.
+Features are on the device, as `gradspace train` keeps them on a GPU. A dual encoder reads pictures
+that are already decoded and on the device.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ MODELS: dict[str, tuple[str, dict[str, bool], tuple[int, ...]]] = {
     "VSE-infinity": ("vse-infinity", {}, (REGIONS, FEATURES)),
     "BFAN": ("bfan", {}, (REGIONS, FEATURES)),
 }
-"""Registered name, parameters beside the width, shape of the features of an image."""
+"""Registered name, parameters besides the width, and shape of an image's features."""
 NO_LEARNING = 1e-9
-"""Learning rate: what is random has nothing to teach, and would only make embeddings alike."""
+"""Learning rate; training on random data would only make embeddings alike."""
 IMAGES, CAPTIONS, NUM_WORDS = 600, 5, 4000
-"""Of the dataset of features."""
+"""Size of the dataset of features: images, captions per image, and words."""
 WORDS = (6, 15)
-"""Of a caption; start and end are added."""
+"""Range of a caption's number of words, without start and end."""
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of a dual encoder; the text tower is as wide as the space that both project into."""
+    """Sizes of a dual encoder, whose text tower is as wide as the common space."""
 
     image_width: int = 768
     text_width: int = 512
@@ -60,18 +60,18 @@ class Sizes:
 VIT_B_32 = Sizes()
 TINY = Sizes(image_width=16, text_width=16, layers=1, picture=32, patch=8, num_tokens=100)
 TOKENS = (8, 20)
-"""Of a caption, with start and end."""
+"""Range of a caption's number of tokens, including start and end."""
 
 
 def temporary_run() -> Run:
-    """A folder that is there until the process ends."""
+    """Create a folder that is deleted when the process ends."""
     folder = Path(tempfile.mkdtemp(prefix="gradspace-bench-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return Run(folder)
 
 
 def batches_forever(trainer: Trainer) -> Iterator[Batch]:
-    """As the loop draws them, epoch after epoch."""
+    """Yield batches as the training loop draws them, epoch after epoch."""
     while True:
         yield from trainer.batches()
 
@@ -82,7 +82,7 @@ def batches_forever(trainer: Trainer) -> Iterator[Batch]:
 def feature_trainer(
     dataset: Dataset, run: Run, device: str, *, precision: str = "bfloat16", **tables: Any
 ) -> Trainer:
-    """Ready to train on batches, with what the recipe's tables say beside the precision."""
+    """Make a trainer that is ready to train on batches, from tables of a recipe."""
     training = {"precision": precision, "learning_rate": NO_LEARNING, **tables.pop("training", {})}
     recipe = make_recipe({"training": training, **tables})
     system = new_system(recipe, dataset, run, torch.device(device))
@@ -91,7 +91,7 @@ def feature_trainer(
 
 
 def model_table(model: str, width: int) -> dict[str, Any]:
-    """Of the recipe; VSRN is twice as wide as the others."""
+    """Build the recipe's table of a model; VSRN is twice as wide as the others."""
     name, settings, _ = MODELS[model]
     return {"name": name, "width": 2 * width if model == "VSRN" else width, **settings}
 
@@ -112,7 +112,7 @@ def random_features(model: str, device: str) -> Dataset:
 
 
 def dual_trainer(sizes: Sizes, run: Run, device: str, *, objective: str, batch: int) -> Trainer:
-    """Fine-tunes all of CLIP, whose weights are random here."""
+    """Make a trainer that fine-tunes all of a CLIP with random weights."""
     folder = run.folder / "network"
     _write_clip(folder, sizes)
     recipe = make_recipe(
@@ -139,7 +139,7 @@ def dual_trainer(sizes: Sizes, run: Run, device: str, *, objective: str, batch: 
 
 
 def picture_batches(sizes: Sizes, batch: int, device: str, number: int = 4) -> list[Batch]:
-    """Random pixels and tokens, on the device."""
+    """Make batches of random pixels and tokens, on the device."""
     draw = torch.Generator().manual_seed(0)
     return [_picture_batch(sizes, batch, device, draw) for _ in range(number)]
 
@@ -156,12 +156,12 @@ def _picture_batch(sizes: Sizes, batch: int, device: str, draw: torch.Generator)
 
 
 def _no_tokens(captions: Sequence[str]) -> tuple[Tensor, Tensor]:
-    """Batches come with their tokens."""
+    """Stand in for a tokenizer, as batches come with their tokens."""
     return torch.zeros(len(captions), 1, dtype=torch.long), torch.ones(len(captions)).long()
 
 
 def _write_clip(folder: Path, sizes: Sizes) -> None:
-    """What a network is built from, without weights."""
+    """Write the files a network is built from, without weights."""
     from transformers import CLIPConfig
 
     text = {

@@ -18,17 +18,17 @@ from benchmarks.tables import Table, megabytes, milliseconds, seconds, time_rati
 LARGE = 16_384
 SIZES = (1024, 2048, 4096, 8192, LARGE, 32_768)
 PEER_SIZES = (LARGE, 8192, 4096, 2048, 1024, 512)
-"""Tried one after the other: the memory of PML's NT-Xent grows with the cube of the batch."""
+"""Batch sizes tried in this order, as the memory of PML's NT-Xent grows with their cube."""
 STREAMED = ("triplet-hard", "circle/sigmoid-ms", "nt-xent")
 DENSE = SCALED = ("triplet-hard", "nt-xent")
 
 MINED_TARGET, UNMINED_TARGET = 1.5, 4.5
-"""Times the bare product, where only the hardest negatives count and where all do."""
+"""Targets in bare products, if only the hardest negatives count and if all do."""
 MEGABYTES_TARGET = 300
 
 
 def cases(quick: bool) -> list[Case]:
-    """A batch that occurs has its product first."""
+    """List the cases, starting with the product of every batch size."""
     if quick:
         return _cases((256, 512), large=512, peer_sizes=(64,), width=32)
     return _cases(SIZES, LARGE, PEER_SIZES, width=512)
@@ -60,7 +60,7 @@ def prepare(case: Case) -> Call:
 
 
 def _product(b: Batch) -> Run:
-    # Filled, because memory that was never written to is not there yet.
+    # Filled, because memory that was never written to is not allocated yet.
     scores = torch.full((len(b.images), len(b.texts)), torch.nan)
 
     def product() -> dict[str, float]:
@@ -81,9 +81,9 @@ def _our_loss(what: str, execution: Literal["streamed", "dense"]) -> Callable[[B
 
 
 def check(measured: Mapping[Case, Measurement]) -> None:
-    """Whoever computes the same loss must have found the same value.
+    """Check that all implementations of a loss found the same value.
 
-    The gradient norm as well, if it is ours: PML normalises, which ours here need not.
+    For ours the gradient norm must agree as well; PML normalises, which ours do not here.
     """
     for case, found in measured.items():
         if case.who not in ("dense", "pml") or found.failure:
@@ -97,7 +97,7 @@ def check(measured: Mapping[Case, Measurement]) -> None:
 
 
 def _streamed_numbers(case: Case, measured: Mapping[Case, Measurement]) -> dict[str, float]:
-    """Those measured, or computed now: PML stops at batches too small for a row of ours."""
+    """Numbers of ours, computed now if not measured, as PML stops at batches we have no row for."""
     streamed = replace(case, who="streamed")
     found = measured.get(streamed)
     return found.numbers if found and not found.failure else prepare(streamed).run()
@@ -140,7 +140,7 @@ def _title(case: Case) -> str:
 def _numbers(
     case: Case, measured: Mapping[Case, Measurement], duration: Callable[[Measurement], str]
 ) -> list[str]:
-    """The columns that all rows have."""
+    """Format the columns that all rows have."""
     m = measured[case]
     product = measured[replace(case, who="product", what="product")]
     return [f"{case.images:,}", duration(m), time_ratio(m, product), megabytes(m)]

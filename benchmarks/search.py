@@ -69,7 +69,7 @@ def prepare(case: Case) -> Call:
 
 @cache
 def _folder() -> Path:
-    """Deleted when the process ends."""
+    """Return a folder that is deleted when the process ends."""
     return Path(_kept.name)
 
 
@@ -82,7 +82,7 @@ def _random(count: int, width: int, seed: int) -> NDArray[np.float32]:
 
 
 def _parts(case: Case) -> list[tuple[int, NDArray[np.float16]]]:
-    """The vectors, as they are stored, in parts."""
+    """Make the vectors in parts, in the precision in which they are stored."""
     starts = range(0, case.images, PART)
     return [
         (start, _random(min(PART, case.images - start), case.width, start + 1).astype(np.float16))
@@ -94,7 +94,7 @@ def _parts(case: Case) -> list[tuple[int, NDArray[np.float16]]]:
 
 
 def _ours(folder: Path, case: Case) -> Run:
-    """The first search opens the files; memory is that of what it reads."""
+    """Make a run of our search; the first one opens the files, whose pages count as memory."""
     place = folder / f"ours-{case.images}-{case.captions}-{case.what}"
     writer = LocalEngine(place, case.width)
     for start, part in _parts(case):
@@ -154,7 +154,7 @@ def _sum(scores: Any) -> dict[str, float]:
 
 
 def _indexing(case: Case) -> Run:
-    """JPEG photos of 500 x 375 pixels, and a model with random weights."""
+    """Make a run that indexes JPEG photos of 500 x 375 pixels by a model with random weights."""
     folder = _folder() / f"indexing-{case.images}"
     photos, model = folder / "photos", folder / "model"
     _write_photos(photos, case.images)
@@ -191,7 +191,7 @@ def _write_photos(folder: Path, count: int) -> None:
 
 
 def _write_model(folder: Path, side: int) -> None:
-    """A CLIP with the tower of ViT-B/32, and hardly any text."""
+    """Write a CLIP with the image tower of ViT-B/32 and a tiny text tower."""
     from tokenizers import Tokenizer, models
     from transformers import CLIPConfig, CLIPModel, PreTrainedTokenizerFast
 
@@ -215,11 +215,11 @@ def _write_model(folder: Path, side: int) -> None:
     (folder / "preprocessor_config.json").write_text(json.dumps(pixels))
 
 
-# --- what was found -----------------------------------------------------------------------------
+# --- results ------------------------------------------------------------------------------------
 
 
 def check(measured: Mapping[Case, Measurement]) -> None:
-    """All must have found the same scores."""
+    """Check that all found the same scores."""
     for case, m in measured.items():
         if case.what != "searching" or m.failure:
             continue

@@ -1,9 +1,9 @@
-"""`python -m benchmarks.serve_load INDEX`: how a server holds up under many clients at once.
+"""`python -m benchmarks.serve_load INDEX`: a load test of the server with many clients.
 
-Starts `gradspace serve INDEX` on this machine. Every client asks one sentence after the other, for
-as long as it was told, and compares each answer with what the server said when it was asked alone:
-an answer that is lost, or another request's, is counted. The bare model's time for a full batch is
-measured in this process, before the server is started.
+Starts `gradspace serve INDEX` on this machine. Every client searches for one sentence after the
+other for a given time, and compares each answer with the one given to a single client beforehand:
+answers that are lost, or belong to another request, are counted. The bare model's time for a full
+batch is measured in this process before the server is started.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from gradspace.serve.limits import Limits
 WORDS = ("dog", "child", "red", "water", "two", "snow", "street", "ball", "grass", "jumping")
 SENTENCES = tuple(f"a {one} and a {other}" for one in WORDS for other in WORDS if one != other)
 TOLERANCE = 1e-3
-"""Scores of one sentence differ by this much where it is embedded in another batch."""
+"""Tolerance of a sentence's scores, which depend slightly on the batch it is embedded in."""
 PATIENCE = 30.0
-"""Seconds after which an answer is lost."""
+"""Seconds after which an answer counts as lost."""
 
 
 @dataclass
 class Load:
-    """What many clients saw."""
+    """Answers that many clients received."""
 
     seconds: list[float] = field(default_factory=list)
-    """Of each right answer."""
+    """Seconds of each right answer."""
     refused: int = 0
-    """Told to come back later, which is an answer."""
+    """Requests told to retry later, which is a valid answer."""
     wrong: int = 0
     lost: int = 0
     lasted: float = 0.0
@@ -55,10 +55,13 @@ class Load:
 async def put_load(
     address: str, sentences: Sequence[str], clients: int, seconds: float, k: int = 10
 ) -> Load:
-    """So many clients, each with its own connection, for so many seconds."""
+    """Run `clients`, each with its own connection, for `seconds`."""
     alone = {text: (await ask(address, [text], k))[0] for text in sentences}
     if len({json.dumps(hits) for _, hits in alone.values()}) < len(sentences):
-        raise ValueError("two sentences have the same answer: a mixed-up one could not be told")
+        raise ValueError(
+            "two sentences have the same answer, so that mixed-up answers would go unnoticed: use "
+            "an index with more items"
+        )
     load = Load()
     started = time.monotonic()
     until = started + seconds
@@ -100,7 +103,7 @@ async def _client(
 
 
 def same(hits: list[tuple[str, float]], others: list[tuple[str, float]]) -> bool:
-    """The same items but for those whose scores are equal as far as batches can tell."""
+    """Whether both have the same items, except for those with equal scores within tolerance."""
     if len(hits) != len(others):
         return False
     scores = [np.array([score for _, score in each]) for each in (hits, others)]
@@ -117,7 +120,7 @@ async def ask(address: str, sentences: Sequence[str], k: int) -> list[tuple[int,
 
 
 class Connection:
-    """HTTP/1.1 with so little work that the clients leave the machine to the server."""
+    """Minimal HTTP/1.1 client, cheap enough to leave the machine to the server."""
 
     def __init__(self, address: str) -> None:
         parts = urlsplit(address)
@@ -131,19 +134,19 @@ class Connection:
         self._writer.close()
 
     async def search(self, text: str, k: int) -> tuple[int, list[tuple[str, float]]]:
-        """The status, and key and score of every hit."""
+        """Search, and return the status with key and score of every hit."""
         path = f"/api/search?{urlencode({'q': text, 'k': k})}"
         self._writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
         head = (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1")
         length = re.search(r"content-length: (\d+)", head, re.IGNORECASE)
         if length is None:
-            raise EOFError("an answer without its length")
+            raise EOFError("an answer without Content-Length")
         body = json.loads(await self._reader.readexactly(int(length[1])))
         return int(head.split()[1]), [(hit["key"], hit["score"]) for hit in body.get("hits", [])]
 
 
 def batch_seconds(searcher: Searcher, sentences: Sequence[str], k: int = 10) -> float:
-    """The median time in which the bare model and its index answer a full batch."""
+    """Measure the median time of the bare model and its index for a full batch."""
     size = Limits().batch
     batch = [Query(text=sentences[n % len(sentences)]) for n in range(size)]
     kind: Kind = "image" if "image" in searcher.index.kinds else "caption"
@@ -156,7 +159,7 @@ def batch_seconds(searcher: Searcher, sentences: Sequence[str], k: int = 10) -> 
 
 
 def sentences_for(searcher: Searcher) -> list[str]:
-    """In words that the model knows, where the collection has captions."""
+    """Choose sentences in words that the model knows, if the collection has captions."""
     captions = searcher.index.collection.split.captions
     return list(dict.fromkeys(captions))[: len(SENTENCES)] or list(SENTENCES)
 
@@ -179,7 +182,7 @@ def main(
     seconds: Annotated[float, typer.Option(min=0.1, max=600)] = 60,
     device: Annotated[str | None, typer.Option()] = None,
 ) -> None:
-    """Load on a server of its own, on this machine."""
+    """Start a server on this machine and put it under load."""
     searcher = open_searcher(index, choose_device(device))
     sentences = sentences_for(searcher)
     batch = batch_seconds(searcher, sentences)

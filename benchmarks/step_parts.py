@@ -1,4 +1,4 @@
-"""A whole training step, and what of it the model and the objective take when they run alone."""
+"""Parts of a training step: the whole step, its model alone, and its objective alone."""
 
 from __future__ import annotations
 
@@ -20,15 +20,14 @@ from gradspace.training.loop import Trainer
 
 PARTS = ("step", "model", "objective")
 BATCHES = 20
-"""That the model alone goes through again and again: every length of captions has its own plan on a
-GPU."""
+"""Batches that the model alone cycles through; every caption length has its own plan on a GPU."""
 COLUMNS = ("step ms", "model ms", "objective ms", "objective / step", "neither / step")
 
 
 def prepare_part(
     part: str, trainer: Trainer, batches: Iterator[Batch], warm_up: int = BATCHES
 ) -> Step:
-    """Ready to be timed, after so many steps."""
+    """Make a part ready to be timed, after `warm_up` steps."""
     if part == "objective":
         return _objective(trainer, next(batches))
     step = _whole(trainer, batches) if part == "step" else _model(trainer, batches)
@@ -38,7 +37,7 @@ def prepare_part(
 
 
 def _whole(trainer: Trainer, batches: Iterator[Batch]) -> Step:
-    """As in the loop: losses are read when they are due, COCOS is measured when it is."""
+    """Make a whole step as in the training loop, which reads losses and COCOS when due."""
 
     def step() -> tuple[Tensor, ...]:
         trainer.train_on(next(batches))
@@ -50,10 +49,10 @@ def _whole(trainer: Trainer, batches: Iterator[Batch]) -> Step:
 
 
 def _model(trainer: Trainer, batches: Iterator[Batch]) -> Step:
-    """Forward, backward from a constant gradient, clipping and update, on batches at hand."""
+    """Make a step of the model: forward, backward from a constant gradient, clipping, update."""
     model, optimizer = trainer.system.model, trainer.parts.optimizer
     for group in optimizer.param_groups:
-        group["lr"] = 0.0  # which takes as long, and leads nowhere
+        group["lr"] = 0.0  # takes as long, without changing anything
     ready = [_on_device(batch, trainer) for batch in islice(batches, BATCHES)]
     first, _ = _outputs(trainer, ready[0])
     constant = [torch.randn_like(output) for output in first]
@@ -73,7 +72,7 @@ def _model(trainer: Trainer, batches: Iterator[Batch]) -> Step:
 
 
 def _objective(trainer: Trainer, batch: Batch) -> Step:
-    """Forward and backward down to the embeddings, or to the scores of a model that has none."""
+    """Make a step of the objective: forward, and backward to the embeddings or pair scores."""
     outputs, _ = _outputs(trainer, _on_device(batch, trainer))
     leaves = [output.detach().requires_grad_() for output in outputs]
 
@@ -88,7 +87,7 @@ def _objective(trainer: Trainer, batch: Batch) -> Step:
 
 
 def _outputs(trainer: Trainer, batch: Batch) -> tuple[list[Tensor], Tensor | None]:
-    """What the objective is given, and what the model adds to the loss by itself."""
+    """Compute the objective's inputs, and the model's own addition to the loss."""
     model = trainer.system.model
     found: Embedded = trainer.batch_loss.embed(batch, len(batch.text_ids))
     if not isinstance(model, PairScorer):
@@ -98,7 +97,7 @@ def _outputs(trainer: Trainer, batch: Batch) -> tuple[list[Tensor], Tensor | Non
 
 
 def _on_device(batch: Batch, trainer: Trainer) -> Batch:
-    """Lengths and ids stay where the loop has them."""
+    """Move images and tokens to the device; lengths and ids stay where the loop has them."""
     device = trainer.system.device
     return replace(batch, images=batch.images.to(device), tokens=batch.tokens.to(device))
 
@@ -107,7 +106,7 @@ def _on_device(batch: Batch, trainer: Trainer) -> Batch:
 
 
 def row(measured: Sequence[Measurement]) -> list[str]:
-    """The columns, from a step and its parts."""
+    """Format the columns from a step and its parts."""
     step, model, objective = (m.seconds for m in measured)
     shares = ["-", "-"]
     if step and objective:

@@ -1,4 +1,4 @@
-"""Tables of numbers as people read them, on the terminal and in Markdown."""
+"""Tables of numbers for people, on the terminal and in Markdown."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Table:
     columns: list[str]
     rows: list[list[str]]
     finding: str = ""
-    """What the numbers say, beside what they should: a sentence or two before the table."""
+    """Sentence or two before the table on what the numbers say, and what the targets are."""
 
     def for_terminal(self) -> rich.table.Table:
         import rich.table  # not on every machine with a GPU
@@ -37,13 +37,13 @@ class Table:
 
 
 def three_digits(number: float) -> str:
-    """Three significant digits, without exponents."""
+    """Format a number with three significant digits, without exponents."""
     decimals = 2 if abs(number) < 10 else 1 if abs(number) < 100 else 0
     return f"{number:.{decimals}f}"
 
 
 def seconds(m: Measurement | None, scale: float = 1) -> str:
-    """The time, or why there is none; ~ in front of one that was extrapolated."""
+    """Format the time, marked by ~ if extrapolated, or the reason why there is none."""
     if m is None:
         return "-"
     if m.seconds is None:

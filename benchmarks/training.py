@@ -1,7 +1,7 @@
-"""Suite: what an objective, its tracking and the loader cost beside a training step of VSE++.
+"""Suite: cost of an objective, its tracking and the loader beside a training step of VSE++.
 
-Whole steps of VSE++ as well, taken apart into model, objective and the rest, and what a backbone
-costs, with the memory of its layers given back and kept.
+It also measures whole steps of VSE++, split into model, objective and the rest, and a backbone with
+the memory of its layers released and kept.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ BACKBONE = "ResNet-50 forward, 224 px"
 KEPT = f"{BACKBONE}, freed memory kept as on the command line"
 TRAINED = "VSE++"
 WHOLE_STEPS = ("triplet-hard", "circle/sigmoid-ms")
-"""Objectives of the steps that are taken apart; a case's `who` is the part."""
+"""Objectives of the steps that are split into parts; a case's `who` is the part."""
 NUM_WORDS = 8000
 BATCHES = 4
-"""A loader is timed over so many batches, one of which fills its workers."""
+"""Number of batches over which a loader is timed; one of them fills its workers."""
 
 
 def cases(quick: bool) -> list[Case]:
@@ -89,7 +89,7 @@ def prepare(case: Case) -> Call:
 
 
 def _part(case: Case) -> Run:
-    """A whole step of training, as `gradspace train` makes it, or a part of it alone."""
+    """Make a run of a whole training step, as in `gradspace train`, or of one part of it."""
     trainer = feature_trainer(
         random_features(TRAINED, "cpu"),
         temporary_run(),
@@ -109,7 +109,7 @@ def _part(case: Case) -> Run:
 
 
 def _constant_step(case: Case) -> Run:
-    """Forward and backward of VSE++ on pooled features, with captions of 8 to 15 words."""
+    """Make a run of VSE++, forward and backward, on pooled features and captions of 8-15 words."""
     model = build_model(
         "vse++",
         image_input=ImageInput(shape=(2048,)),
@@ -132,7 +132,7 @@ def _constant_step(case: Case) -> Run:
 
 
 def _objective(case: Case) -> Run:
-    """What an objective adds to the step: its forward and backward, down to the embeddings.
+    """Make a run of what an objective adds to the step: forward, and backward to the embeddings.
 
     The difference of two whole steps, timed in two processes, would be smaller than their noise.
     """
@@ -156,7 +156,7 @@ def _track(objective: gs.Objective, scores: Tensor, own: Positives) -> dict[str,
 
 
 def _loader(case: Case, shape: tuple[int, ...] | None) -> Run:
-    """Read `BATCHES` batches of random images from a file that has eight times as many."""
+    """Make a run that reads `BATCHES` batches of random images from files."""
     folder = Path(tempfile.mkdtemp(prefix="gradspace-bench-"))
     atexit.register(shutil.rmtree, folder)
     split = _photos(case, folder) if shape is None else _features(case, folder, shape)
@@ -215,7 +215,7 @@ def _photos(case: Case, folder: Path) -> Split:
 
 
 def check(measured: Mapping[Case, Measurement]) -> None:
-    """Nothing to compare: every row does something else."""
+    """Check nothing, as every row does something else."""
 
 
 def tables(measured: Mapping[Case, Measurement]) -> list[Table]:

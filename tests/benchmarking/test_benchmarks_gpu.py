@@ -163,7 +163,7 @@ def test_says_that_there_is_no_gpu() -> None:
     command = [sys.executable, "-m", "benchmarks.gpu", "--quick"]
     done = subprocess.run(command, cwd=gpu.PAGE.parents[1], capture_output=True, text=True)
     assert done.returncode == 1
-    assert done.stderr == "benchmarks.gpu needs a CUDA device, and there is none on this machine\n"
+    assert done.stderr == "benchmarks.gpu needs a CUDA device, but this machine has none\n"
 
 
 def test_every_product_is_measured_once_and_before_what_is_compared_with_it() -> None:
