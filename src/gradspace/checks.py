@@ -87,7 +87,7 @@ def check_embeddings(
 def check_finite(name: str, rows: Tensor) -> None:
     """Reject NaN and infinity, naming the first bad row; takes a single pass if all is well."""
     if rows.detach().sum().isfinite():
-        return  # an overflow of the sum alone is told apart below
+        return  # a sum may also overflow with finite values, which the check below accepts
     bad = ~rows.detach().isfinite().all(1)
     if bad.any():
         raise ValueError(

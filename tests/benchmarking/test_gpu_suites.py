@@ -302,5 +302,7 @@ def test_a_page_of_losses_that_differ_ends_with_an_error(
     monkeypatch.setattr(
         sys, "argv", ["benchmarks.gpu", "--from-json", str(tmp_path / "found.json")]
     )
-    with pytest.raises(SystemExit, match=r"are not: siglip, .*: plain 2.0, ours 3.0"):
+    with pytest.raises(
+        SystemExit, match=r"should be equal differ: siglip, .*: plain 2.0, ours 3.0"
+    ):
         gpu.main()

@@ -36,7 +36,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
         ("search OUT a --image-weight 0.3", "--image-weight weighs an --image against a sentence"),
         ("index RUN PHOTOS --out OUT --split dev", "--split is of a dataset, and PHOTOS is photos"),
         ("index RUN PHOTOS --out OUT --features PHOTOS", "--features is of a dataset, and PHOTOS"),
-        ("compare RECIPE --backbone x", "--backbone is of --data"),
+        ("compare RECIPE --backbone x", "--backbone computes features for --data"),
         ("data scenes --out OUT", "--out is of --show"),
     ],
 )

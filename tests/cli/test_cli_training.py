@@ -303,7 +303,7 @@ def test_what_goal_shows_is_called_no_loss(
 ) -> None:
     recipe = small_recipe(objective={"name": name}, training={"epochs": 1})
     train(recipe, out=tmp_path / "run", device="cpu", console=Console(width=1000))
-    assert ("GOAL has no loss, only a gradient: shown as loss" in capsys.readouterr().out) == said
+    assert ("GOAL has no loss, only a gradient: the loss shown" in capsys.readouterr().out) == said
 
 
 def test_problems_are_listed_and_stop_training(photos: Path, tmp_path: Path) -> None:

@@ -230,7 +230,7 @@ def test_out_of_memory_says_what_helps(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ({"tile": 0}, "tile must be a positive whole number, got 0"),
         ({"execution": "fast"}, "execution must be one of auto, dense, streamed, triton"),
-        ({"memory": 5, "execution": "dense"}, "a memory needs another execution"),
+        ({"memory": 5, "execution": "dense"}, "a memory does not work with execution"),
         ({"execution": "triton"}, "needs a CUDA device"),
     ],
 )

@@ -27,7 +27,7 @@ Kernels = Literal["rows", "tiles"]
 
 @dataclass(frozen=True)
 class Route:
-    """How a batch is executed: by kernels, by an executor, or by torch on the matrix (neither)."""
+    """Execution of a batch: by kernels, by an executor, or (neither) by torch on the matrix."""
 
     kernels: Kernels | None = None
     executor: Executor | None = None

@@ -110,7 +110,7 @@ class FurtherScores:
     """Scores of queries with what was mined for their batch, as further candidates."""
 
     scores: Tensor
-    """[queries, further candidates]"""
+    """Scores, [queries, further candidates]."""
     ids: Tensor
     """Ids of the further candidates."""
 

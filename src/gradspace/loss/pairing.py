@@ -29,7 +29,7 @@ class QueryRows:
     """Queries of one direction, with all their candidates."""
 
     scores: Tensor
-    """[queries, candidates]"""
+    """Scores, [queries, candidates]."""
     positives: Positives
     offline: OfflineScores | None
     """Scores for objectives with terms for mined negatives."""

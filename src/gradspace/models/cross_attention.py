@@ -47,7 +47,7 @@ class AttentionSide(NamedTuple):
 
     direction: Direction
     similarities: Tensor
-    """[queries, parts, contexts, parts of a context]"""
+    """Cosines, [queries, parts, contexts, parts of a context]."""
     context: Tensor
     """Parts of the contexts."""
     attending: Tensor | None

@@ -1,4 +1,4 @@
-"""How a split is represented for scoring: embeddings, or parts that a model scores pair by pair."""
+"""Representation of a split for scoring: embeddings, or parts that a model scores in pairs."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class Side:
     index: Tensor
     """Candidates of the slots, [queries, slots]; -1 in unused slots."""
     scores: Tensor
-    """[queries, slots]; infinity in unused slots."""
+    """Scores of the slots, [queries, slots]; infinity in unused slots."""
     wanted: tuple[Statistic, ...]
     slot_slopes: Tensor
     best_slopes: Tensor

@@ -21,7 +21,7 @@ class Slots(NamedTuple):
     image_ids: Tensor
     text_ids: Tensor
     texts_of_images: Tensor
-    """[images, slots], -1 in unused slots."""
+    """Texts that belong to each image, [images, slots]; -1 in unused slots."""
     images_of_texts: Tensor
 
     @property

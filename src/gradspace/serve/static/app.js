@@ -1,4 +1,4 @@
-// From what was typed, dropped or clicked to an address, and from an address to what is shown.
+// Turns what is typed, dropped or clicked into an address, and an address into what is shown.
 
 import * as api from "./api.js";
 import { byId, make, several } from "./dom.js";
@@ -9,7 +9,7 @@ import { MOST_K, fromAddress, toAddress } from "./state.js";
 
 const TYPING = 160;
 const PAUSE = 1500;
-const pictures = []; // that were searched with: an address cannot hold one, the history its number
+const pictures = []; // searched by; an address cannot hold one, so the history has its number
 let indexes = [];
 let state = fromAddress(location.search);
 let picture = null;
@@ -87,7 +87,7 @@ function drawResults() {
   if (focused) results.focusTile(document.querySelector(`.tile[data-key="${CSS.escape(focused)}"]`));
 }
 
-// --- what is shown -----------------------------------------------------------------------------
+// --- display -----------------------------------------------------------------------------------
 
 function show() {
   document.body.classList.toggle("start", !isAsked());
@@ -145,7 +145,7 @@ function showOptions() {
   )));
 }
 
-// Sentences of what is searched, to begin with.
+// Sentences from the indexes, to start with.
 function showTries() {
   const links = sentences().map((q) => make("a", { href: link({ q }), onclick: (event) => {
     if (event.ctrlKey || event.metaKey || event.shiftKey) return;
@@ -179,14 +179,14 @@ function step(by) {
   if (to) go({ item: to.key }, { push: false });
 }
 
-// --- what is done to it ------------------------------------------------------------------------
+// --- input -------------------------------------------------------------------------------------
 
 function onTyping(now) {
   clearTimeout(typed.timer);
   typed.timer = setTimeout(() => {
     const push = now || Date.now() - typed.at > PAUSE;
     typed.at = Date.now();
-    if (now) searched = ""; // Enter asks again
+    if (now) searched = ""; // Enter searches again
     if (byId("q").value.trim() !== state.q.trim()) go({ q: byId("q").value, like: "" }, { push });
     else if (now) show();
   }, now ? 0 : TYPING);

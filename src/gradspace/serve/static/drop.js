@@ -1,4 +1,4 @@
-// Files that are dropped or pasted anywhere on the page; `wanted` says whether to invite them.
+// Takes files dropped or pasted anywhere on the page; `wanted` tells whether to invite them.
 
 export function whenDropped(take, wanted) {
   let depth = 0;

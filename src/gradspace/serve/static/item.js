@@ -1,4 +1,4 @@
-// One result, large: its captions and metadata, and why it was found; `q` is what can be explained.
+// A single result, large: its captions, metadata and explanation; `q` is the sentence to explain.
 
 import * as api from "./api.js";
 import { byId, make, unseen } from "./dom.js";
@@ -97,7 +97,7 @@ async function toggleWhy(index, key, q, signal) {
 }
 
 function show({ words, regions, attention, box }, place) {
-  const veil = (cells) => heat(cells?.length > 1 ? cells : null, box ?? [0, 0, 1, 1]); // one row is no grid
+  const veil = (cells) => heat(cells?.length > 1 ? cells : null, box ?? [0, 0, 1, 1]); // a row is not a grid
   const most = Math.max(...words.map((each) => Math.abs(each.contribution)), 1e-9);
   const tinted = words.map(({ word, contribution }, number) => {
     const looks = attention?.[number];

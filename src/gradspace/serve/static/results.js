@@ -5,7 +5,7 @@ import { byId, make, several, unseen } from "./dom.js";
 
 const name = (key) => key.split("/").at(-1);
 
-// Of every hit, where the other list has it: its rank there, or nothing.
+// Rank of every hit in the other list, if it has the hit.
 function ranksThere(columns, here) {
   const other = columns[1 - here]?.hits;
   return other && new Map(other.map((hit) => [hit.key, hit.rank]));
@@ -65,7 +65,7 @@ function column(columns, here, link) {
   );
 }
 
-// Draws `columns`: [{index, hits, kind} or {index, error}]; `link` makes the address of a change.
+// Draws `columns`, [{index, hits, kind} or {index, error}]; `link` makes the address of a change.
 export function draw(columns, link) {
   const place = byId("columns");
   place.classList.toggle("two", columns.length > 1);
@@ -84,7 +84,7 @@ export function count(columns) {
   return said.join(" · ");
 }
 
-// The tile that an arrow key leads to: the nearest one that way.
+// Tile that an arrow key leads to: the nearest one in its direction.
 export function neighbour(from, key) {
   const [x, y] = { ArrowRight: [1, 0], ArrowLeft: [-1, 0], ArrowDown: [0, 1], ArrowUp: [0, -1] }[key];
   const centre = (box) => [box.left + box.width / 2, box.top + box.height / 2];
@@ -109,7 +109,7 @@ export function focusTile(to) {
   to.scrollIntoView({ block: "nearest" });
 }
 
-// The same item in the other list stands out while one looks at it.
+// Highlights the same item in the other list while the pointer or focus is on it.
 export function pairUp(key, on) {
   for (const each of byId("columns").querySelectorAll(".tile")) {
     each.classList.toggle("paired", on && each.dataset.key === key);

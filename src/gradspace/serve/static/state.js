@@ -1,4 +1,4 @@
-// What the page shows, as an address: it can be kept, sent, and gone back to.
+// State of the page as an address, which can be bookmarked, shared, and gone back to.
 
 export const DEFAULT_K = 24;
 export const MOST_K = 200;

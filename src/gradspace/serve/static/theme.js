@@ -1,4 +1,4 @@
-// Runs before the page is drawn: the theme that was chosen, or the system's.
+// Sets the chosen theme, or else the system's, before the page is drawn.
 (() => {
   const root = document.documentElement;
   const dark = matchMedia("(prefers-color-scheme: dark)");
