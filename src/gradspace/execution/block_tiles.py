@@ -28,7 +28,7 @@ def tiles_of(block: Block, side: int | None) -> Iterator[BlockTile]:
 
 
 def _multiply(left: Tensor, right: Tensor, out: Tensor) -> None:
-    """Multiply into `out`: float32 accumulates the products of 16-bit numbers exactly."""
+    """Multiply into `out` in float32, which represents products of 16-bit numbers exactly."""
     if left.is_cuda and left.element_size() == 2:
         torch.mm(left, right, out_dtype=out.dtype, out=out)
     else:

@@ -46,7 +46,7 @@ def choose(
     """Choose the route of a batch, or reject an execution that cannot run it.
 
     `alone` means one process without a memory or further candidates; `terms` means that the
-    objective has AOQ terms for mined negatives.
+    objective gets the scores of mined pairs (AOQ).
     """
     if execution == "dense" and not alone:
         raise ValueError(
@@ -79,7 +79,7 @@ def choose_without_kernels(
 def choose_kernels(
     objective: Objective, images: Tensor, texts: Tensor, *, chosen: bool = False
 ) -> Kernels | None:
-    """Choose the kernels for these embeddings; None if none suit or torch is transforming."""
+    """Choose the kernels for these embeddings; None if none suit, or in torch.compile or func."""
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
         return None
     if whole_rows.suits(objective, images.shape[0], texts):

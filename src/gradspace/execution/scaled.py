@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 SideValues = tuple[Tensor, Tensor]
-"""Value of each query of this process, and the number of queries with a positive in all of them."""
+"""Value of each query of this process, and the number of all processes' queries with a positive."""
 
 
 def both_ways(

@@ -85,7 +85,7 @@ class AdaptiveOfflineQuintuplet(OfflineQuintuplet):
     is_loss: ClassVar[bool] = False
 
     def _weight(self, offline: OfflineScores, hardest: Tensor) -> Tensor:
-        known = hardest.where(hardest.isfinite(), offline.negative)  # without negatives: any number
+        known = hardest.where(hardest.isfinite(), offline.negative)  # any number, if no negatives
         weight = self.beta - (offline.negative - known) / self.alpha
         weight = weight.clamp(min=0) if self.clamp else weight
         return weight.detach() if self.detach else weight

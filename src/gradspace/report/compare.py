@@ -149,7 +149,7 @@ def make_plan(
     if data is None and features is not None and features.backbone is not None:
         raise ValueError(
             "--backbone computes features for --data, which was not given: add --data, or leave "
-            "it out"
+            "out --backbone"
         )
     small = data == "scenes" if small is None else small
     if small:

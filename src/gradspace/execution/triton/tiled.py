@@ -2,8 +2,8 @@
 
 Forward: the scores of the positives, one pass over the tiles for the statistics, one kernel for the
 values and slopes of all queries. Backward: the weights of one chunk of images at a time, and two
-products of them with the embeddings. That is a dozen launches in all and no synchronisation, except
-for one when the ids are on the GPU.
+products of them with the embeddings. That is a dozen launches in all, and no synchronisation except
+one for ids that are on the GPU or not aligned.
 """
 
 from __future__ import annotations

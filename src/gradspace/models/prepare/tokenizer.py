@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gradspace.models.pretrained import one_sentence, place_of, quietly
 
-if TYPE_CHECKING:  # the data knows of the models
+if TYPE_CHECKING:
     from gradspace.data.captions import Span
 
 LONGEST = 512
