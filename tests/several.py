@@ -53,3 +53,4 @@ def _connected(
     os.environ.update(MASTER_ADDR="localhost", MASTER_PORT=str(port))
     with processes.group():
         work(*arguments)
+    processes.leave(0)  # as the command line does: gloo's threads can break Python's own end

@@ -69,7 +69,7 @@ def test_from_training_to_search(command: Command, tmp_path: Path) -> None:
     trained = command(*TRAIN, "--out", "run", *plugin)
     assert trained.returncode == 0, trained.stderr
     assert json.loads(Path("run/environment.json").read_text())["imports"] == ["my_things.py"]
-    assert trained.stdout.endswith("done: gradspace evaluate run --import my_things.py\n")
+    assert trained.stdout.endswith("gradspace evaluate run --import my_things.py\n")
     executed = times_executed(tmp_path)
 
     told = "was trained with --import my_things.py, and code is never imported automatically: read"

@@ -149,7 +149,10 @@ def test_what_is_lost_ends_the_others_and_the_run_goes_on(
             os.kill(_worker_of(nodes[0], pids), signal.SIGKILL)
         found = [finish(node) for node in nodes]
         assert all(code for code, _, _ in found)
-        sentence = "gradspace: another process of the run was lost, or cannot be reached"
+        sentence = (
+            "gradspace: another process of the run was lost or cannot be reached; look at its "
+            "output"
+        )
         assert [line for _, _, errors in found for line in said(errors)] == [sentence]
         command = ("train", "--resume", run.folder)
     for node in start_nodes(1, tmp_path, "run", *command, "--device", "cpu"):
