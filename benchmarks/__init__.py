@@ -21,7 +21,7 @@ benchmarks.serve_load INDEX` (the server under load).
 
 On a machine with a CUDA device: `python -m benchmarks.gpu`.
 
-gpu.py          the command: measures in one process, writes JSON and docs/reference/benchmarks-gpu.md
+gpu.py          the command: measures in one process, writes JSON and its page in docs/reference
 gpu_batches.py  suite: 128 to 32,768 pairs, beside plain torch, torch.compile of it and PML
 plain.py        our losses in plain torch, for one text per image
 gpu_compiling.py  torch.compile of these

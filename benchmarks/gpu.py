@@ -59,7 +59,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--objective", action="append", help="of --only, these objectives alone")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all numbers")
     parser.add_argument("--from-json", type=Path, metavar="FILE", help="read them, measure nothing")
-    parser.add_argument("--write", action="store_true", help="write docs/reference/benchmarks-gpu.md")
+    parser.add_argument(
+        "--write", action="store_true", help="write docs/reference/benchmarks-gpu.md"
+    )
     options = parser.parse_args()
     if options.write and (options.quick or options.only):
         parser.error("--write needs the whole run, without --quick and --only")

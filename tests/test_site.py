@@ -115,7 +115,9 @@ def logged(browser: webdriver.Chrome, kind: str) -> list[Any]:
 
 
 @NEEDS_A_BROWSER
-@pytest.mark.parametrize("page", ["index", "tutorials/own-photos", "reference/python", "reference/objectives"])
+@pytest.mark.parametrize(
+    "page", ["index", "tutorials/own-photos", "reference/python", "reference/objectives"]
+)
 def test_a_page_is_quiet_and_asks_nobody_else(
     page: str, address: str, browser: webdriver.Chrome
 ) -> None:

@@ -84,7 +84,8 @@ def list_objectives() -> tuple[ObjectiveInfo, ...]:
 
     With their published reductions, gradients differ by four orders of magnitude
     (docs/explanation/concepts.md has a table). To swap objectives is thus to change the learning
-    rate, except for optimisers such as Adam that ignore the size. `RetrievalLoss(reduction="mean")` makes them comparable.
+    rate, except for optimisers such as Adam that ignore the size.
+    `RetrievalLoss(reduction="mean")` makes them comparable.
     """
     load_installed()
     losses = [
