@@ -1,6 +1,6 @@
 """Benchmarks of gradspace next to its peers and to plain loops. Run `make bench`.
 
-__main__.py     the command: runs the suites, prints the tables, writes docs/benchmarks.md
+__main__.py     the command: runs the suites, prints the tables, writes docs/reference/benchmarks.md
 losses.py       suite: forward + backward of the objectives
 scale.py        suite: batches up to 32,768, without a score matrix
 peers.py        our losses in pytorch-metric-learning
@@ -21,7 +21,7 @@ benchmarks.serve_load INDEX` (the server under load).
 
 On a machine with a CUDA device: `python -m benchmarks.gpu`.
 
-gpu.py          the command: measures in one process, writes JSON and docs/benchmarks-gpu.md
+gpu.py          the command: measures in one process, writes JSON and its page in docs/reference
 gpu_batches.py  suite: 128 to 32,768 pairs, beside plain torch, torch.compile of it and PML
 plain.py        our losses in plain torch, for one text per image
 gpu_compiling.py  torch.compile of these

@@ -34,7 +34,7 @@ SUITES = {
 }
 WIDTH = 124
 """Width of the tables, which need it even if the terminal is narrower."""
-PAGE = ROOT / "docs" / "benchmarks.md"
+PAGE = ROOT / "docs" / "reference" / "benchmarks.md"
 
 
 class Suite(StrEnum):
@@ -52,7 +52,7 @@ def main(
     quick: Annotated[bool, typer.Option(help="Tiny sizes: does everything work?")] = False,
     only: Annotated[Suite | None, typer.Option(help="One suite instead of all.")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write all numbers.")] = None,
-    write: Annotated[bool, typer.Option(help="Write docs/benchmarks.md.")] = False,
+    write: Annotated[bool, typer.Option(help="Write docs/reference/benchmarks.md.")] = False,
 ) -> None:
     """Time and memory of gradspace next to its peers and to plain loops."""
     if write and (quick or only):

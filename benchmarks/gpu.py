@@ -30,7 +30,7 @@ from benchmarks.gpu_page import accuracy_row, disagreements, page, tables
 from benchmarks.gpu_results import ACCURACY, Results, Selection
 from benchmarks.tables import gibibytes, milliseconds, time_ratio
 
-PAGE = Path(__file__).parents[1] / "docs" / "benchmarks-gpu.md"
+PAGE = Path(__file__).parents[1] / "docs" / "reference" / "benchmarks-gpu.md"
 PARTS = (ACCURACY, *dict.fromkeys(case.suite for case in cases(quick=True)))
 
 
@@ -59,7 +59,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--objective", action="append", help="of --only, these objectives alone")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all numbers")
     parser.add_argument("--from-json", type=Path, metavar="FILE", help="read them, measure nothing")
-    parser.add_argument("--write", action="store_true", help="write docs/benchmarks-gpu.md")
+    parser.add_argument(
+        "--write", action="store_true", help="write docs/reference/benchmarks-gpu.md"
+    )
     options = parser.parse_args()
     if options.write and (options.quick or options.only):
         parser.error("--write needs the whole run, without --quick and --only")

@@ -45,7 +45,7 @@ most {MINED_TARGET} products where only the hardest negatives count (triplet-har
 objectives of GOAL), at most {UNMINED_TARGET} where all negatives do, and less than
 {MEGABYTES_TARGET} MB; no run asserts them. PML is tried at {PEER_SIZES[0]:,}, then at half of
 that, and so on: the first batch that it can compute has a row. Losses are checked to be the same in
-every run. `python -m benchmarks.gpu` goes on to 1,048,576 on a GPU: docs/benchmarks-gpu.md.
+every run. `python -m benchmarks.gpu` goes on to 1,048,576 on a GPU: benchmarks-gpu.md.
 
 **Evaluation.** float32, width 1,024, texts with a cosine of 0.1 to their image. faiss and the loops
 find only the recalls; ours is the whole report (recalls, median and mean rank, mAP, cross-retrieval

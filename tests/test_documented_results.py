@@ -1,4 +1,4 @@
-"""The tables of docs/results.md follow from the results of the runs."""
+"""The tables of docs/explanation/results.md follow from the results of the runs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Key = tuple[str, str, str, str]
 def shown() -> Iterator[tuple[Key, int, re.Match[str]]]:
     """Every cell of a table of runs, with its number of seeds."""
     title = header = None
-    for line in (ROOT / "docs/results.md").read_text().splitlines():
+    for line in (ROOT / "docs/explanation/results.md").read_text().splitlines():
         if line.startswith(("**", "#")):
             title = TITLE.match(line)
         if not line.startswith("| "):
@@ -67,7 +67,7 @@ def measured() -> dict[Key, list[tuple[float, float | None]]]:
 
 
 def test_the_readme_repeats_what_the_page_says() -> None:
-    page = (ROOT / "docs/results.md").read_text()
+    page = (ROOT / "docs/explanation/results.md").read_text()
     cells = [cell.group() for cell in CELL.finditer((ROOT / "README.md").read_text())]
     assert len(cells) == 5
     assert [cell for cell in cells if cell not in page] == []

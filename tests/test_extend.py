@@ -1,4 +1,4 @@
-"""What docs/extend.md adds needs one file and its test, in a copy of the house."""
+"""What docs/how-to/extend.md adds needs one file and its test, in a copy of the house."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PAGE = (ROOT / "docs/extend.md").read_text()
+PAGE = (ROOT / "docs/how-to/extend.md").read_text()
 PLACES = re.findall(r"src/(gradspace/[a-z_/]+\.py)", PAGE)
 LOOPS = {
     "Add a triplet weight": """

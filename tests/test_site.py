@@ -115,7 +115,9 @@ def logged(browser: webdriver.Chrome, kind: str) -> list[Any]:
 
 
 @NEEDS_A_BROWSER
-@pytest.mark.parametrize("page", ["index", "train", "reference/python", "reference/objectives"])
+@pytest.mark.parametrize(
+    "page", ["index", "tutorials/own-photos", "reference/python", "reference/objectives"]
+)
 def test_a_page_is_quiet_and_asks_nobody_else(
     page: str, address: str, browser: webdriver.Chrome
 ) -> None:
@@ -139,4 +141,4 @@ def test_the_search_finds_a_page(address: str, browser: webdriver.Chrome) -> Non
     found = WebDriverWait(browser, 20).until(
         lambda b: b.find_elements(By.CSS_SELECTOR, ".md-search-result__link")
     )
-    assert any("offline.html" in str(link.get_attribute("href")) for link in found)
+    assert any("offline-negatives.html" in str(link.get_attribute("href")) for link in found)

@@ -1,4 +1,4 @@
-"""The command behind the figures of docs/search-engines.md."""
+"""The command behind the figures of docs/reference/figures.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command behind the unit costs of docs/scale.md."""
+"""The command behind the unit costs of docs/explanation/planning.md."""
 
 from __future__ import annotations
 

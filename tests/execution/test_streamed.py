@@ -47,7 +47,7 @@ def test_blocks_within_tiles(name: str, monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize("name", STATISTICS)
 def test_scores_far_from_cosines(name: str, length: float) -> None:
     """Exponentials whose sums neither fit nor vanish without a reference per query."""
-    if name.endswith("sigmoid-ms"):  # which overflows there: docs/concepts.md
+    if name.endswith("sigmoid-ms"):  # which overflows there: docs/explanation/concepts.md
         length = min(length, 1.2)
     batch = embedded(length=length)
     dense = outcome(gs.RetrievalLoss(name, execution="dense", normalize=False), batch)

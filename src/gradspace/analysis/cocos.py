@@ -2,7 +2,7 @@
 
 Everything is derived from the weights that every objective has (`score_weights`), so any objective
 can be counted, not only the paper's three. Differences from the paper's published code are listed
-in docs/concepts.md.
+in docs/explanation/cocos.md.
 """
 
 from __future__ import annotations

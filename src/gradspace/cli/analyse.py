@@ -45,7 +45,7 @@ CountedAs = Annotated[str | None, typer.Option("--convention", help=CONVENTION)]
 OF_REDUCTIONS = (
     "Sums and means are as published. They make gradients up to four orders of magnitude apart, "
     'so that another objective needs another learning rate; RetrievalLoss(reduction="mean") makes '
-    "them comparable (docs/concepts.md)."
+    "them comparable (docs/explanation/concepts.md)."
 )
 
 ScoreFile = Annotated[

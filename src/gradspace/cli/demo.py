@@ -31,9 +31,9 @@ EXPLANATION = (
 # The share is the mean over 2,000 random batches of the training captions, by `true_relevance`.
 ON_SCENES = (
     "Scenes show how to read a comparison; which objective is best on photos is another question: "
-    "docs/results.md. In a batch of 32, 9% of the images have a caption of another one that is "
-    "true of them too. Objectives of the hardest negative begin with an epoch of nt-xent: without "
-    "it most of so short a training is over before they learn."
+    "docs/explanation/results.md. In a batch of 32, 9% of the images have a caption of another "
+    "one that is true of them too. Objectives of the hardest negative begin with an epoch of "
+    "nt-xent: without it most of so short a training is over before they learn."
 )
 
 

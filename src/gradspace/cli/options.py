@@ -41,7 +41,9 @@ Model = Annotated[
 
 # --- train --------------------------------------------------------------------------------------
 
-RecipeFile = Annotated[Path | None, typer.Argument(help="A TOML file; see docs/train.md.")]
+RecipeFile = Annotated[
+    Path | None, typer.Argument(help="A TOML file; see docs/reference/recipe-notes.md.")
+]
 ModelName = Annotated[
     str | None, typer.Option(help=f"Short for --set model.name=...: {recipe_keys.MODELS}.")
 ]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Execution = Literal["auto", "dense", "streamed", "triton"]
 
 SMALL = {"cpu": 1 << 20, "cuda": 1 << 25}
-"""Number of scores up to which torch on the whole matrix is fastest; see docs/benchmarks.md."""
+"""Scores up to which torch on the whole matrix is fastest: docs/reference/benchmarks.md."""
 
 Kernels = Literal["rows", "tiles"]
 """Kernels for a single process without a memory: over whole rows of scores, or over tiles."""

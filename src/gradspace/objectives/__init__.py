@@ -82,9 +82,10 @@ def as_objective(given: Objective | str) -> Objective:
 def list_objectives() -> tuple[ObjectiveInfo, ...]:
     """List all objectives with summary, paper, parameters and their defaults, and reduction.
 
-    With their published reductions, gradients differ by four orders of magnitude (docs/concepts.md
-    has a table). To swap objectives is thus to change the learning rate, except for optimisers such
-    as Adam that ignore the size. `RetrievalLoss(reduction="mean")` makes them comparable.
+    With their published reductions, gradients differ by four orders of magnitude
+    (docs/explanation/concepts.md has a table). To swap objectives is thus to change the learning
+    rate, except for optimisers such as Adam that ignore the size.
+    `RetrievalLoss(reduction="mean")` makes them comparable.
     """
     load_installed()
     losses = [

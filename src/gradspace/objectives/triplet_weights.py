@@ -31,7 +31,7 @@ def circle(p: Tensor, n: Tensor, *, scale: Positive = 10.0, offset: Real = 0.5) 
     """1 / (1 + exp(scale (p(2-p) - n^2 - offset))): constant along circles around p = 1, n = 0.
 
     Equation 8 has offset 0, the authors' code 0.5. The latter is the default because the published
-    tables come from that code, and because it trains every model here (docs/concepts.md has the
-    evidence). Circle loss with margin m has 1 - 2 m^2.
+    tables come from that code, and because it trains every model here
+    (docs/explanation/concepts.md has the evidence). Circle loss with margin m has 1 - 2 m^2.
     """
     return torch.sigmoid(scale * (n * n + offset - p * (2 - p)))
