@@ -23,13 +23,13 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
 @pytest.mark.parametrize(
     ("typed", "told"),
     [
-        ("evaluate RUN --top 5", "--top goes with --propose: give the run that proposes"),
+        ("evaluate RUN --top 5", "--top goes with --propose: give a model that proposes"),
         ("evaluate RUN --proposal-weight 0", "--proposal-weight goes with --rerank"),
         ("mine RUN --proposals 3", "--proposals goes with --propose"),
         ("mine RUN --propose RUN --approximate", "give --propose or --approximate, not both"),
         (
             "mine VECTORS --split test",
-            "mined as they are: leave --data, --features",
+            "mined unchanged: leave --data, --features",
         ),
         ("mine VECTORS --audit", "--audit needs a run"),
         ("embed RUN --text a --split dev --out OUT", "--text and --image are embedded without a"),

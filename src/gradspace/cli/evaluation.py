@@ -46,7 +46,7 @@ def evaluate_command(
     """Retrieval metrics of a run, both ways; of several runs by the mean of their scores."""
     if eccv and (propose or rerank):
         option = "--propose" if propose else "--rerank"
-        raise ValueError(f"--eccv looks at all candidates: leave {option} out")
+        raise ValueError(f"--eccv ranks all candidates: leave {option} out")
     with process_group():
         found = evaluate(
             runs,
