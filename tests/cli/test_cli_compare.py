@@ -95,7 +95,7 @@ def test_bold_is_explained_where_it_is_seen(terminal: bool) -> None:
     with console.capture() as seen:
         findings = Findings("Margins", [], ["a beats b."], {})
         show_findings(console, findings, Compared([], [], False), [])
-    assert ("not told apart from it" in seen.get()) == terminal
+    assert ("cannot be told apart from it" in seen.get()) == terminal
     assert "- a beats b." in seen.get()
 
 
@@ -184,7 +184,7 @@ def test_weights_that_change_while_they_are_evaluated(
         return results_of(*given)
 
     monkeypatch.setattr(finish, "results_of", measured)
-    with pytest.raises(ValueError, match="is in training, and found better weights while"):
+    with pytest.raises(ValueError, match="is still in training, and found better weights"):
         gather([run.folder], torch.device("cpu"))
     assert not run.results("test").exists()
     gather([run.folder], torch.device("cpu"))
