@@ -1,6 +1,6 @@
 """Datasets of images and captions: one reader per layout on disk, one form for everybody else.
 
-dataset     what a dataset is
+dataset     datasets and their splits
 open        any dataset by name or path
 readers/    one file per layout: add yours there
 shards/     tar shards: their index, reading in place, streams
@@ -8,7 +8,7 @@ regions/    region features in files of other tools, converted once
 rows        pictures in the rows of a table
 shares      splits by shares, where the data names none
 problems    problems of a dataset's items
-check       a report of what a dataset holds
+check       a report of contents and problems
 image_files, feature_files, json_files, text_files, cache    files on disk
 vocabulary, punctuation, word_vectors, captions    captions as numbers
 pair_ids    captions and images that belong together

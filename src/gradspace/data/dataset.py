@@ -102,7 +102,7 @@ class Split:
 
 @dataclass(frozen=True)
 class Dataset:
-    """The splits of one dataset: "train", "dev" and "test", as far as it has them."""
+    """The splits of a dataset, usually "train", "dev" and "test"."""
 
     name: str
     splits: Mapping[str, Split]

@@ -51,7 +51,9 @@ def open_huggingface(
     if images is not None:
         raise ValueError(f"{path} has its own images: leave images out")
     if id_column and by_content:
-        raise ValueError("data.id_column and data.by_content both say which rows are one image")
+        raise ValueError(
+            "data.id_column and data.by_content both say which rows are one image: give one"
+        )
     found = _load(path, config)
     chosen = _chosen(found, {"train": train, "dev": dev, "test": test}, path)
     roots = _roots(path)

@@ -66,7 +66,9 @@ def open_parquet(
     if images is not None:
         raise ValueError(f"{path} has its own images: leave images out")
     if id_column and by_content:
-        raise ValueError("data.id_column and data.by_content both say which rows are one image")
+        raise ValueError(
+            "data.id_column and data.by_content both say which rows are one image: give one"
+        )
     found = shards_by_split(path, {"dev": dev, "test": test}, ".parquet")
     total, done = sum(map(len, found.values())), 0
     splits: dict[str, Split] = {}
