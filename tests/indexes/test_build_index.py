@@ -273,7 +273,7 @@ def test_a_model_that_was_moved_or_changed(
     shutil.copytree(model, copy)
     bring_up_to_date(out, copy, system, photos)
     moved = copy.rename(tmp_path / "moved")
-    with pytest.raises(ValueError, match=r"the model of .* is no longer at .*copy: put it back"):
+    with pytest.raises(ValueError, match=r"the model of .* is missing at .*copy: put it back"):
         open_searcher(out)
     _, outcome = bring_up_to_date(out, moved, system, photos)
     assert outcome == IndexUpdate(unchanged=10)

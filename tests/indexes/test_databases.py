@@ -175,7 +175,9 @@ def test_bad_places_in_postgres_are_explained(postgres_url: str, collection: str
             PostgresEngine(url, name, width)
         assert "secret" not in str(caught.value)
         assert "\n" not in str(caught.value)
-    with pytest.raises(ValueError, match=r"up to 4,000 in HNSW, .* have 4,001: search without hnsw"):
+    with pytest.raises(
+        ValueError, match=r"up to 4,000 in HNSW, .* have 4,001: search without hnsw"
+    ):
         PostgresEngine(postgres_url, collection, 4_001, hnsw=True)
 
 

@@ -129,7 +129,7 @@ def test_a_tracker_that_fails_does_not_end_the_training(tmp_path: Path) -> None:
         tried.append(step)
         raise OSError("the server is down")
 
-    with pytest.warns(UserWarning, match=r"no longer used \(the server is down\)"):
+    with pytest.warns(UserWarning, match=r"left out from now on \(the server is down\)"):
         run = train(small_recipe(training={"epochs": 1}), out=tmp_path / "run", track=fail)
     assert len(tried) == 1
     assert rsum_of(run) > 0

@@ -163,8 +163,7 @@ def open_searcher(
         ) from error
     if not same:
         raise ValueError(
-            f"{model} is not the model that {folder} was made with: index again into a "
-            "new folder"
+            f"{model} is not the model that {folder} was made with: index again into a new folder"
         )
     explaining = None if explainer is None else load_system(explainer, device)
     return Searcher(index, load_system(model, device), explaining)

@@ -35,7 +35,7 @@ class TrainingLog:
             except Exception as error:  # an unreachable server must not end a training
                 self.trackers.remove(track)
                 warnings.warn(
-                    f"a tracker failed and is no longer used ({_first_line(error)}); "
+                    f"a tracker failed and is left out from now on ({_first_line(error)}); "
                     f"{self.run.metrics_file} has every measurement",
                     stacklevel=2,
                 )
