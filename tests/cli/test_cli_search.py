@@ -221,5 +221,5 @@ def test_ctrl_c_says_how_to_go_on(
 
     monkeypatch.setattr(make, "update_index", interrupted)
     done = here("index", model, photos, "--out", tmp_path / "index")
-    told = "gradspace: stopped; what is indexed is kept, and the same command goes on\n"
+    told = "gradspace: stopped; what is indexed is kept, and the same command resumes\n"
     assert (done.returncode, done.stdout, done.stderr) == (130, "", told)
