@@ -149,7 +149,7 @@ def run_analysis(
 def flips(
     first: Annotated[Path, typer.Argument(help="A trained run.")],
     second: Annotated[Path, typer.Argument(help="Another run, on the same data.")],
-    k: Annotated[int, typer.Option(min=1, help="Largest rank of an answered query.")] = 1,
+    k: Annotated[int, typer.Option(min=1, help="Largest rank that counts as an answer.")] = 1,
     show: Annotated[int, typer.Option(min=0, help="Number of queries to list of each kind.")] = 5,
     device: Device = None,
     as_json: AsJson = False,

@@ -19,7 +19,7 @@ Data = Annotated[
 ]
 Features = Annotated[
     Path | None,
-    typer.Option(help="Features of that other data, or the new location of the run's features."),
+    typer.Option(help="Features of data other than the run's, or their new location."),
 ]
 OtherSplit = Annotated[
     str | None, typer.Option("--split", help="train, dev or test; test by default.")
@@ -97,7 +97,7 @@ Eccv = Annotated[
 Propose = Annotated[
     Path | None,
     typer.Option(
-        metavar="RUN", help="A run that embeds, whose candidates RUN, which scores pairs, orders."
+        metavar="RUN", help="A run that embeds and proposes candidates; RUN scores the pairs."
     ),
 ]
 Top = Annotated[

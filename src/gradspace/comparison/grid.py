@@ -236,7 +236,7 @@ class _Objective:
 
 
 def objective_tables(comparison: Comparison, name: str) -> Tables:
-    """Return the tables of an objective's label, which is the objective's name by default."""
+    """Return the tables of a label, which is the objective's name unless they give another."""
     return lay_over({"objective": {"name": name}}, comparison.objectives[name].tables)
 
 

@@ -85,7 +85,7 @@ class Study:
     trials: int | None = None
 
     def check(self) -> None:
-        """Raise a ValueError if the number of points is undefined."""
+        """Raise a ValueError unless sample and trials define the number of points."""
         if self.trials and not self.sample:
             raise ValueError("trials needs sample, the number of points to start with")
         if self.trials and self.sample and self.trials < self.sample:

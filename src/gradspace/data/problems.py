@@ -27,7 +27,7 @@ from gradspace.data.image_files import StoredImages
 from gradspace.progress import Progress
 
 NUM_THREADS = 8
-"""Number of decoding threads; most decoding runs without the GIL, and disks like a queue."""
+"""Number of decoding threads; most decoding runs without the GIL, and a queue helps disks."""
 PIECE = 256
 
 

@@ -44,7 +44,7 @@ TEXTS = ("key", "kind", "text", "image", "fingerprint")
 COLUMNS = [*TEXTS, "metadata"]
 HNSW = {"M": HNSW_NEIGHBOURS, "efConstruction": HNSW_BUILD_EFFORT}
 EFFORT = 200
-"""Least number of candidates that HNSW keeps during a search; otherwise twice the wanted number."""
+"""Candidates that HNSW keeps during a search, or twice the number of results if that is more."""
 WILDCARDS = str.maketrans("%_\\", "\ufdd0\ufdd1\ufdd2")
 """Replacements for characters whose escapes differ between servers: in folded texts, code points
 that Unicode reserves as noncharacters stand for them."""

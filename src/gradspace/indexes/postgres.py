@@ -34,7 +34,7 @@ from gradspace.nearest.faiss import HNSW_BUILD_EFFORT, HNSW_NEIGHBOURS
 WIDEST = 16_000
 WIDEST_IN_HNSW = 4_000
 EFFORT = 200
-"""Least number of candidates that HNSW keeps; otherwise twice the wanted number, up to 1,000."""
+"""Candidates that HNSW keeps, or twice the number of results if that is more, up to 1,000."""
 BY_INDEX = "vector <#> %s"
 EXACTLY = "-(vector <#> %s) DESC, key"
 """Order by an equivalent expression that no index covers."""

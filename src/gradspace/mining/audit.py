@@ -167,7 +167,7 @@ def find_suspects(
     num_likely: int,
     num_errors: int,
 ) -> Suspects:
-    """Search the highest scores for false negatives; every caption and image appears once."""
+    """Search the highest scores for false negatives; no list repeats a caption or image."""
     close = CaptionCloseness(captions, image_of_caption)
     compared = [
         ComparedSuspect(suspect, *close.closest(suspect.caption, suspect.image))

@@ -35,7 +35,7 @@ def evaluate_run(
     folds: int = 1,
     counting: Counting | None = None,
 ) -> None:
-    """Write the results and the analysis of a run, if missing or of another counting."""
+    """Write the results and the analysis of a run, unless they exist with this counting."""
     chosen = dataset.split(split)
     saved_at = run.best.stat().st_mtime_ns if run.best.exists() else None
     system = load_system(run.folder, device)
