@@ -162,7 +162,7 @@ def test_runs_that_were_trained_one_by_one(tmp_path: Path) -> None:
     assert "weights as ICR counts, larger than 0.02" in told
     flips = json.loads(run("analyse", "flips", first.folder, second.folder, "--json"))
     assert sum(len(queries) for queries in flips["i2t"].values()) == 40
-    with pytest.raises(ValueError, match=r"flips are between two runs, and .* hold 1: give"):
+    with pytest.raises(ValueError, match=r"flips are between two runs, and .* contain 1: give"):
         run("analyse", "flips", first.folder, first.folder)
     told = run("analyse", "flips", first.folder, second.folder, "--k", "5")
     assert f"only by {first.folder}" in told

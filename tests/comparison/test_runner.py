@@ -153,7 +153,7 @@ def test_stopped_killed_and_put_together_it_ends_with_the_same_table(tmp_path: P
     process.send_signal(signal.SIGINT)
     code, output, errors = finish(process)
     assert code in (1, 130), (output, errors)
-    assert "the same command again to resume" in output + errors
+    assert "the same command resumes" in output + errors
     early = here("report", triplet.folder, "--out", tmp_path / "early.html")
     assert early.returncode == 0, early.stderr
     assert triplet.results("test").exists(), "of weights that are not the last"

@@ -30,4 +30,4 @@ def show_findings(
     for path in paths:
         console.print(f"wrote {typed(path)}", markup=False, highlight=False, soft_wrap=True)
     if outcome.stopped:
-        console.print("stopped; run the same command again to resume")
+        console.print("stopped; the same command resumes")
