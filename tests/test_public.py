@@ -118,7 +118,7 @@ def test_stopped_training_raises_and_goes_on(
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(loop, "stop_signals", lambda: nullcontext(Stopping(requested=True)))
-        with pytest.raises(KeyboardInterrupt, match="stopped after 1 step; go on with"):
+        with pytest.raises(KeyboardInterrupt, match="stopped after 1 step; resume with"):
             gs.train(RECIPE, out=tmp_path / "run")
     with pytest.raises(ValueError, match="--resume takes everything from the run"):
         gs.train(RECIPE, resume=tmp_path / "run")

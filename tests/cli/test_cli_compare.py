@@ -95,7 +95,7 @@ def test_bold_is_explained_where_it_is_seen(terminal: bool) -> None:
     with console.capture() as seen:
         findings = Findings("Margins", [], ["a beats b."], {})
         show_findings(console, findings, Compared([], [], False), [])
-    assert ("not told apart from it" in seen.get()) == terminal
+    assert ("cannot be told apart from it" in seen.get()) == terminal
     assert "- a beats b." in seen.get()
 
 
@@ -162,7 +162,7 @@ def test_runs_that_were_trained_one_by_one(tmp_path: Path) -> None:
     assert "weights as ICR counts, larger than 0.02" in told
     flips = json.loads(run("analyse", "flips", first.folder, second.folder, "--json"))
     assert sum(len(queries) for queries in flips["i2t"].values()) == 40
-    with pytest.raises(ValueError, match=r"flips are between two runs, and .* hold 1: give"):
+    with pytest.raises(ValueError, match=r"flips are between two runs, and .* contain 1: give"):
         run("analyse", "flips", first.folder, first.folder)
     told = run("analyse", "flips", first.folder, second.folder, "--k", "5")
     assert f"only by {first.folder}" in told
@@ -184,7 +184,7 @@ def test_weights_that_change_while_they_are_evaluated(
         return results_of(*given)
 
     monkeypatch.setattr(finish, "results_of", measured)
-    with pytest.raises(ValueError, match="is in training, and found better weights while"):
+    with pytest.raises(ValueError, match="is still in training, and found better weights"):
         gather([run.folder], torch.device("cpu"))
     assert not run.results("test").exists()
     gather([run.folder], torch.device("cpu"))

@@ -63,7 +63,7 @@ def test_the_corrected_command_has_the_name_that_was_promised(
     assert here("train", *SMALL, "--init", "nowhere").returncode == 1
     assert here("train", *SMALL).returncode == 0
     assert Run(tmp_path / "runs" / "vse++-triplet-hard-0").best.exists()
-    assert "holds a run already" in refused("train", "--out", "runs/vse++-triplet-hard-0")
+    assert "contains a run already" in refused("train", "--out", "runs/vse++-triplet-hard-0")
 
 
 def test_a_run_in_which_another_process_begins_is_left_alone(

@@ -79,7 +79,7 @@ def test_from_training_to_search(command: Command, tmp_path: Path) -> None:
     write_plugin(
         tmp_path / "part", "my_part.py", Path("my_things.py").read_text().split("\n@reader")[0]
     )
-    assert "small.few is in no known layout" in (
+    assert "small.few has no known layout" in (
         line := refusal(command("evaluate", "run", "--import", "part/my_part.py"))
     )
     assert told in line

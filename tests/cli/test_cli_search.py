@@ -178,7 +178,7 @@ def test_mistakes_get_one_sentence(model: Path, photos: Path, tmp_path: Path) ->
     assert "none does not exist: expected a folder of photos" in refused(
         "index", model, "none", "--out", out
     )
-    assert "has no dataset of its own: say what" in refused("index", model, "--out", out)
+    assert "has no dataset of its own: name what" in refused("index", model, "--out", out)
     flags = ("--out", out, "--metadata", "facts.csv")
     assert "--metadata is for a folder" in refused("index", model, "scenes", *flags)
     assert not out.exists()
@@ -188,11 +188,11 @@ def test_mistakes_get_one_sentence(model: Path, photos: Path, tmp_path: Path) ->
         said = refused("index", model, photos, "--out", place)
         assert f"{file} is a file, and an index is a folder: choose another --out" in said
     run("index", model, photos, "--out", out)
-    assert "is no index: make an index with" in refused("search", tmp_path, "a")
+    assert "is not an index: make an index with" in refused("search", tmp_path, "a")
     assert "none.jpg does not exist: expected an image" in refused("search", out, "none.jpg")
     assert "say what to search for" in refused("search", out)
-    assert "is no text: write it in UTF-8" in refused("search", out, "\udcff\udcfe")
-    assert "a condition is a field" in refused("search", out, "a", "--where", "year")
+    assert "is not valid UTF-8" in refused("search", out, "\udcff\udcfe")
+    assert "a condition must be a field" in refused("search", out, "a", "--where", "year")
     assert "there is no item 'x.png'" in refused("search", out, "--like", "x.png")
     vectors = next(out.glob("segments/*/vectors.npy"))
     vectors.write_bytes(vectors.read_bytes()[:-10])
@@ -221,5 +221,5 @@ def test_ctrl_c_says_how_to_go_on(
 
     monkeypatch.setattr(make, "update_index", interrupted)
     done = here("index", model, photos, "--out", tmp_path / "index")
-    told = "gradspace: stopped; what is indexed is kept, and the same command goes on\n"
+    told = "gradspace: stopped; what is indexed is kept, and the same command resumes\n"
     assert (done.returncode, done.stdout, done.stderr) == (130, "", told)

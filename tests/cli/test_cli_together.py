@@ -23,13 +23,13 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
 @pytest.mark.parametrize(
     ("typed", "told"),
     [
-        ("evaluate RUN --top 5", "--top goes with --propose: give the run that proposes"),
+        ("evaluate RUN --top 5", "--top goes with --propose: give a model that proposes"),
         ("evaluate RUN --proposal-weight 0", "--proposal-weight goes with --rerank"),
         ("mine RUN --proposals 3", "--proposals goes with --propose"),
         ("mine RUN --propose RUN --approximate", "give --propose or --approximate, not both"),
         (
             "mine VECTORS --split test",
-            "mined as they are: leave --data, --features",
+            "mined unchanged: leave --data, --features",
         ),
         ("mine VECTORS --audit", "--audit needs a run"),
         ("embed RUN --text a --split dev --out OUT", "--text and --image are embedded without a"),
@@ -43,10 +43,10 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
         ("compare RECIPE --backbone x", "--backbone computes features for --data"),
         (
             "train --objective triplet --set objective.name=nt-xent",
-            "--objective triplet and --set objective.name=nt-xent both say objective.name",
+            "--objective triplet and --set objective.name=nt-xent both set objective.name",
         ),
-        ("train --seed 0 --set seed=1", "--seed 0 and --set seed=1 both say seed: leave one"),
-        ("train --batch 8 --set training={}", "both say training.batch_size"),
+        ("train --seed 0 --set seed=1", "--seed 0 and --set seed=1 both set seed: leave one"),
+        ("train --batch 8 --set training={}", "both set training.batch_size"),
         (
             "train --resume RUN --set training.epochs=9",
             "start a new run from its weights with --init",

@@ -322,7 +322,7 @@ def test_bad_requests_are_one_sentence(trained: Run, tmp_path: Path) -> None:
         ("evaluate", tmp_path): "is not a run",
         ("evaluate", trained.folder, "--split", "val"): "no split 'val'",
         ("train", "--resume", trained.folder, "--seed", "1"): "leave the other options out",
-        ("train", "--out", trained.folder): "holds a run already",
+        ("train", "--out", trained.folder): "contains a run already",
         ("train", "--model", "vsrm"): "unknown model 'vsrm'; did you mean 'vsrn'",
         ("train", "--set", "objective.warm_up=triplets"): "'triplets'; did you mean 'triplet'",
         ("train", "--data", tmp_path / "nowhere"): "does not exist",
@@ -344,7 +344,7 @@ def test_a_finished_run_says_how_to_train_on(trained: Run, tmp_path: Path) -> No
 def test_weights_of_another_run_are_named(trained: Run, tmp_path: Path) -> None:
     wider = train_small(tmp_path / "wider", model={"width": 24}, training={"epochs": 1})
     shutil.copyfile(trained.best, wider.best)
-    assert "best.safetensors is not of this run's recipe (size mis" in refused(
+    assert "best.safetensors does not fit this run's recipe (size mis" in refused(
         "evaluate", wider.folder
     )
 

@@ -60,5 +60,5 @@ def test_demo_compares_objectives(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     page = (tmp_path / "report.html").read_text()
     assert "circle/sigmoid-ms" in page
     monkeypatch.setattr(demo, "demo_comparison", lambda: small(epochs=2))
-    with pytest.raises(ValueError, match="was trained by another recipe"):
+    with pytest.raises(ValueError, match="was trained with another recipe"):
         demo.run_demo(tmp_path, Console(file=io.StringIO()))

@@ -193,11 +193,11 @@ def test_the_same_grid_on_the_data_at_hand(tmp_path: Path) -> None:
     assert all(cell.recipe.training.clip == 1.0 for cell in grid)
     assert {cell.recipe.training.epochs for cell in grid if cell.objective == "triplet"} == {1}
     assert {cell.recipe.training.batch_size for cell in grid} == {32, 4}
-    assert notes == ["deep is without its pretrained microsoft/resnet-50"]
+    assert notes == ["deep runs without its pretrained microsoft/resnet-50"]
     alike = SMALL.replace('model = { name = "vse++", width = 32 }', 'model = { name = "vse++" }')
     here, notes = on_data(load_comparison(write(tmp_path, alike))[0], "scenes")
     assert list(here.models) == ["VSE++"]
-    assert "deep is the same as VSE++ here, and left out" in notes
+    assert "deep is the same as VSE++ here, and is left out" in notes
 
 
 def test_tables_are_laid_over_without_changing_them() -> None:
@@ -209,11 +209,11 @@ def test_tables_are_laid_over_without_changing_them() -> None:
 RATES = 'parameters = { "training.learning_rate" = { low = 1e-4, high = 1e-2 } }'
 STUDIES = [
     (RATES, "a range of values need sample, the number of points"),
-    (f"{RATES}\ntrials = 9", "trials needs sample, the number of points that it starts with"),
+    (f"{RATES}\ntrials = 9", "trials needs sample, the number of points to start with"),
     (f"{RATES}\nsample = 9\ntrials = 4", "trials is 4 and sample 9: trials counts all points"),
     ("sample = 4", "sample and trials are for parameters, and there are none"),
     (RATES.replace("low", "lo"), "unknown key parameters.training.learning_rate.lo; did you mean"),
-    (f"{RATES}\nsample = 9".replace("1e-2", "1e-5"), "a range goes from low to a larger high"),
+    (f"{RATES}\nsample = 9".replace("1e-2", "1e-5"), "a range needs low below high"),
     (f"{RATES}\nsample = 9".replace("1e-2", "inf"), "high should be a finite number"),
     (
         'parameters = { "training.clip" = 1 }',
@@ -249,7 +249,7 @@ STUDIES = [
             "cocos.convention should be 'gradient' or",
         ),
         ("seeds = 2", "cocos = { epsilon = -1.0 }", "cocos.epsilon should be greater than"),
-        ("[objectives.wide]", "[objectives.wide", "is not a TOML file"),
+        ("[objectives.wide]", "[objectives.wide", "is not a valid TOML file"),
         ("seeds = 2", 'extends = "small.toml"', "extends itself"),
         ("seeds = 2", 'extends = "gone.toml"', "does not exist: expected a recipe"),
     ],

@@ -68,7 +68,7 @@ def test_a_run_that_fails_does_not_hold_up_the_others(tmp_path: Path) -> None:
     assert Run(tmp_path / "b").analysis.is_file()
     other = task(tmp_path / "b", small_recipe(training={"epochs": 2}))
     [job] = run([other])
-    assert "was trained by another recipe" in job.problem
+    assert "was trained with another recipe" in job.problem
 
 
 def test_a_run_that_collapsed_is_not_trained_again(
@@ -104,7 +104,7 @@ def test_a_process_that_is_killed_is_one_failed_run(tmp_path: Path) -> None:
 
     jobs = runner.run(tasks, kill_when_it_trains)
     assert [job.state for job in jobs] == ["failed", "finished"]
-    assert "its process was ended (exit code -9)" in jobs[0].problem
+    assert "its process was killed (exit code -9)" in jobs[0].problem
 
 
 def start(recipe: Path, out: Path, *more: str) -> subprocess.Popen[str]:
@@ -153,7 +153,7 @@ def test_stopped_killed_and_put_together_it_ends_with_the_same_table(tmp_path: P
     process.send_signal(signal.SIGINT)
     code, output, errors = finish(process)
     assert code in (1, 130), (output, errors)
-    assert "the same command goes on" in output + errors
+    assert "the same command resumes" in output + errors
     early = here("report", triplet.folder, "--out", tmp_path / "early.html")
     assert early.returncode == 0, early.stderr
     assert triplet.results("test").exists(), "of weights that are not the last"

@@ -61,7 +61,7 @@ def test_a_killed_search_goes_on_with_the_points_that_it_had_chosen(tmp_path: Pa
     assert {path: path.stat().st_mtime_ns for path in finished} == finished
     collapsed = {path.parent.parent.name for path in runs.glob("*/*/failed.txt")}
     assert collapsed == {point for point in points if "learning_rate=1e+37" in point}
-    assert f"{counted(len(collapsed), 'run')} collapsed, and count as rsum 0" in output
+    assert f"{counted(len(collapsed), 'run')} collapsed, counted as rsum 0" in output
     values = {row.objective: row.value for row in load_table(out / "results.parquet")}
     assert len(values) == 8 - len(collapsed), "the table of all runs has what came to its end"
     table = (out / "tiny.md").read_text()

@@ -66,9 +66,15 @@ def plan(folder: Path, text: str, *overrides: str, only: tuple[str, ...] = ()) -
         (" seed = 1", "use --seeds, or --only seed="),
         ("data.source=photos", "use --data"),
         ("model.name=vsrn", "models go by their names"),
-        ("objective.margin=0.3", "objective.margin is what tells objective 'triplet' from 'wide'"),
-        ("training.batch_size=8", "what tells model 'batch 16' from 'batch 32': change it in the"),
-        ("data.num_train=32", "tells dataset 'scenes, regions' from 'more, regions'"),
+        (
+            "objective.margin=0.3",
+            "objective.margin distinguishes objective 'triplet' from 'wide'",
+        ),
+        (
+            "training.batch_size=8",
+            "distinguishes model 'batch 16' from 'batch 32': change it in the",
+        ),
+        ("data.num_train=32", "distinguishes dataset 'scenes, regions' from 'more, regions'"),
         ("offline.skip=3", "only some of the runs have"),
     ],
 )
@@ -103,7 +109,7 @@ def test_the_point_of_a_study_is_what_is_trained(small: bool, tmp_path: Path) ->
         rate, num_train = cell.recipe.training.learning_rate, cell.recipe.data.parameters
         assert cell.objective.endswith(f"rate={rate} num_train={num_train['num_train']}")
     assert len(made.grid) == (4 if small else 8)
-    doubles = ["wide is the same as narrow here, and left out"] if small else []
+    doubles = ["wide is the same as narrow here, and is left out"] if small else []
     assert [note for note in made.notes if "left out" in note] == doubles
     with pytest.raises(ValueError, match="learning_rate is a parameter of this study: change"):
         plan(tmp_path, STUDY, "training.learning_rate=1")

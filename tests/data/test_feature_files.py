@@ -114,7 +114,7 @@ def test_written_features_come_back(tmp_path: Path) -> None:
     with FeatureWriter(tmp_path / "new", SPLIT, (2, 3), backbone="b") as writer:
         writer.append(rows[:7])
         assert writer.num_done == 7
-    with pytest.raises(ValueError, match="features of 7 of 20 images; continue"):
+    with pytest.raises(ValueError, match="features of 7 of 20 images; resume"):
         read_features(tmp_path / "new", SPLIT)
     with FeatureWriter(tmp_path / "new", SPLIT, (2, 3), backbone="b") as writer:
         assert writer.num_done == 7
@@ -135,7 +135,7 @@ def test_what_does_not_fit_is_not_written(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"other images or another backbone \(b, 20 images"):
         FeatureWriter(tmp_path, SPLIT, (3,), backbone="c")
     other = replace(SPLIT, image_names=[f"{name}x" for name in SPLIT.image_names])
-    with pytest.raises(ValueError, match="20 images that are not the 20 of split 'train'"):
+    with pytest.raises(ValueError, match="20 images, which are not the 20 images of split 'train'"):
         read_features(tmp_path, other)
     with pytest.raises(ValueError, match=r"dev.json does not exist: expected the desc"):
         read_features(tmp_path, replace(SPLIT, name="dev"))

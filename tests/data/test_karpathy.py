@@ -53,7 +53,7 @@ def test_coco_images_lie_in_their_folder_or_in_one(
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("{", r"is not a dataset as Karpathy's: Invalid JSON"),
+        ("{", r"is not a dataset in Karpathy's layout: Invalid JSON"),
         ('{"words": []}', "images: Field required"),
         ('{"images": [{"filename": "a.jpg", "split": "train"}]}', "images.0.sentences: Field"),
         (
@@ -83,5 +83,5 @@ def test_problems_are_named(tmp_path: Path) -> None:
     assert "again" not in dataset.splits["train"].captions
     assert [problem.kind for problem in dataset.problems] == ["duplicate image"]
     (tmp_path / "dataset_y.json").write_text(json.dumps({"images": []}))
-    with pytest.raises(ValueError, match=r"has 2 files dataset\*.json; give one of them"):
+    with pytest.raises(ValueError, match=r"has 2 files dataset\*.json; give only one"):
         open_dataset(tmp_path)

@@ -17,7 +17,7 @@ def test_an_unknown_source_lists_what_was_looked_for(tmp_path: Path) -> None:
         open_dataset("nowhere")
     for source in (tmp_path, tmp_path / "file.txt"):
         (tmp_path / "file.txt").touch()
-        with pytest.raises(ValueError, match=rf"{source.name} is in no known layout: {known}"):
+        with pytest.raises(ValueError, match=rf"{source.name} has no known layout: {known}"):
             open_dataset(source)
 
 
@@ -31,7 +31,7 @@ def test_a_table_without_a_line_has_no_captions(tmp_path: Path) -> None:
 def test_two_layouts_in_one_folder_are_not_guessed(tmp_path: Path) -> None:
     write_table(tmp_path)
     write_karpathy(tmp_path / "dataset_x.json", [("a.jpg", "train", captions_of("a.jpg"))])
-    with pytest.raises(ValueError, match="looks like karpathy and table at once: give the file"):
+    with pytest.raises(ValueError, match="looks like both karpathy and table: give the file"):
         open_dataset(tmp_path)
     assert len(open_dataset(tmp_path / "captions.tsv").splits) == 3
     assert len(open_dataset(tmp_path / "dataset_x.json").splits) == 1

@@ -77,7 +77,7 @@ def test_everything_wrong_is_listed_and_can_be_left_out(corpus: Path) -> None:
 
 
 def test_images_have_no_place_here(corpus: Path) -> None:
-    with pytest.raises(ValueError, match="has passages in the place of images: leave images out"):
+    with pytest.raises(ValueError, match="has passages in place of images: leave images out"):
         open_dataset(corpus, images=corpus)
 
 

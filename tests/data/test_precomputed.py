@@ -75,7 +75,7 @@ def test_bad_folders_are_explained(tmp_path: Path) -> None:
         open_dataset(tmp_path)
     assert len(open_dataset(tmp_path, skip_broken=True).splits["train"].captions) == 14
     captions.write_bytes(b"\xff\xfe")
-    with pytest.raises(ValueError, match=r"train_caps.txt is not UTF-8"):
+    with pytest.raises(ValueError, match=r"train_caps.txt is not valid UTF-8"):
         open_dataset(tmp_path)
     captions.unlink()
     with pytest.raises(ValueError, match=r"train_caps.txt does not exist"):

@@ -190,7 +190,7 @@ def test_several_files_with_different_numbers_of_boxes(captions: Path, tmp_path:
     butd_tsv(tmp_path / "coco.tsv.0", dict(every[:1]))
     butd_tsv(tmp_path / "coco.tsv.1", dict(every[1:]))
     source = tmp_path / "coco.tsv.*"
-    with pytest.raises(ValueError, match=r"'522418' .* has 2 regions, and the first image 5: say"):
+    with pytest.raises(ValueError, match=r"'522418' .* has 2 regions, and the first image 5: set"):
         convert(captions, source, tmp_path / "refused")
     assert convert(captions, source, tmp_path / "out", boxes=3) == (3, WIDTH)
     first = {name: np.concatenate([f, f])[:3] for name, f in every}
@@ -317,7 +317,7 @@ def test_hdf5_does_not_lead_into_other_files(captions: Path, tmp_path: Path) -> 
     ("line", "sentence"),
     [
         ("7\t640\t480\t3\t\t!!!!", "row of '7' in .* cannot be read"),
-        ("7\t640\t480\t4\t\tAAAA", "has 3 bytes, which are not 4 rows of float32"),
+        ("7\t640\t480\t4\t\tAAAA", "has 3 bytes, which is not 4 rows of float32"),
         ("7\t640\t480\tx\t\tAAAA", "row of '7' in .* cannot be read: invalid literal"),
         ("7\t{}", "row of '7' in .* cannot be read: 'features'"),
         ("7\t[]", "row of '7' in .* cannot be read"),
@@ -343,11 +343,11 @@ def test_what_does_not_fit_is_named(captions: Path, tmp_path: Path) -> None:
     sentence = r"has no features of 1 image of 4, the first is 'COCO_val2014_000000522418\.jpg'"
     with pytest.raises(ValueError, match=sentence):
         convert(captions, source, tmp_path / "out")
-    with pytest.raises(ValueError, match=r"in no known form: expected \.tsv"):
+    with pytest.raises(ValueError, match=r"not in a known format: expected \.tsv"):
         convert(captions, tmp_path, tmp_path / "out")
     (tmp_path / "f.lineidx").write_text("0\n9\n")
     source.write_text(source.read_text() + " ")
-    with pytest.raises(ValueError, match=r"f\.lineidx is of another file than f\.tsv: delete it"):
+    with pytest.raises(ValueError, match=r"f\.lineidx does not belong to f\.tsv: delete it"):
         convert(captions, source, tmp_path / "out")
     for name in ("x.h5", "x.lmdb"):
         (tmp_path / name).write_bytes(b"?" * 100)
@@ -359,7 +359,7 @@ def test_images_are_known_by_name_or_number(tmp_path: Path) -> None:
     names = ["val/COCO_val2014_000000000007.jpg", "1000092795.jpg", "a b.png"]
     assert find_places(["a b", "1000092795", "7"], names, tmp_path) == [2, 1, 0]
     assert find_places(["a b.png", "COCO_val2014_000000000007", "x/1000092795"], names, tmp_path)
-    with pytest.raises(ValueError, match=r"'a_1\.jpg' and 'b_1\.jpg' would both be '1'"):
+    with pytest.raises(ValueError, match=r"'a_1\.jpg' and 'b_1\.jpg' both match '1'"):
         find_places(["1", "2"], ["a_1.jpg", "b_1.jpg"], tmp_path)
     with pytest.raises(ValueError, match="features of '007' twice"):
         find_places(["7", "007"], ["7.jpg"], tmp_path)

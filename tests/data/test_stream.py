@@ -177,7 +177,7 @@ def test_bad_samples_are_named_once_and_others_take_their_place(tmp_path: Path) 
     found = left_out(open_stream(folder))
     named = sorted(line for lines in found for line in lines)
     expected = [
-        "b.tar/3.jpg: its picture is of no known format",
+        "b.tar/3.jpg: its picture is not in a known format",
         "b.tar/4.jpg: its .txt has no caption",
         "b.tar/7.png: its picture is broken",
         "duplicate key: b.tar/5.jpg, the first one is used",
@@ -229,7 +229,7 @@ def test_a_shard_that_disappears_is_one_sentence(num_workers: int, tmp_path: Pat
 def test_what_a_stream_cannot_do_is_refused(folder: Path) -> None:
     with pytest.raises(ValueError, match=r"needs data\.epoch_samples"):
         open_dataset(folder, stream=True)
-    with pytest.raises(ValueError, match="an epoch needs a batch at least"):
+    with pytest.raises(ValueError, match="an epoch needs at least one batch"):
         read(open_stream(folder), batch_size=41)
     with pytest.raises(ValueError, match="a stream has pictures, and the model reads features"):
         read(open_stream(folder), reading=FEATURES)

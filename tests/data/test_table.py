@@ -140,7 +140,7 @@ def test_without_any_splits_a_hash_decides(tmp_path: Path) -> None:
     }
     assert list(names_of(open_dataset(table, dev_share=0.0, test_share=1))) == ["test"]
     assert len(names_of(open_dataset(table, dev_share=0.001))["dev"]) == 1
-    with pytest.raises(ValueError, match=r"are 0.6 and 0.6: more than everything"):
+    with pytest.raises(ValueError, match=r"add up to at most 1, got 0.6 and 0.6"):
         open_dataset(table, dev_share=0.6, test_share=0.6)
     with pytest.raises(ValueError, match="dev_share of table should be greater than or equal to 0"):
         open_dataset(table, dev_share=-1)
@@ -199,7 +199,7 @@ def test_bad_images_are_named_and_skipped_when_asked(
     [
         ("captions.tsv", b"picture\ttext\n", "has the columns picture, text; expected image and"),
         ("captions.tsv", b"", "has the columns none; expected image and caption"),
-        ("captions.tsv", b"\xff\xfeimage", "is not UTF-8 .*; save it as UTF-8"),
+        ("captions.tsv", b"\xff\xfeimage", "is not valid UTF-8 .*; save it as UTF-8"),
         ("captions.csv", b'image,caption\na.jpg,"never closed\n', "line 2 of .* cannot be read"),
         ("captions.parquet", b"PAR1", "is not a complete Parquet file"),
         ("captions.csv", b"image,caption\n", "has no images at all"),
@@ -240,7 +240,7 @@ def test_a_folder_with_two_tables_is_not_guessed(folder: Path) -> None:
     (folder / "captions.tsv").rename(folder / "one.tsv")
     assert names_of(open_dataset(folder)) == NAMES
     shutil.copy(folder / "one.tsv", folder / "two.tsv")
-    with pytest.raises(ValueError, match="has 2 tables of captions; give one of them"):
+    with pytest.raises(ValueError, match="has 2 tables of captions; give only one of them"):
         open_dataset(folder)
     assert names_of(open_dataset(folder / "two.tsv")) == NAMES
 

@@ -133,14 +133,16 @@ def test_damaged_files_are_explained(folder: Path, tmp_path: Path, kind: IndexKi
     whole = (folder / kind).read_bytes()
     for size in (len(whole) - 1, len(whole) // 2, 30, 3, 0):
         path.write_bytes(whole[:size])
-        with pytest.raises(ValueError, match="index is cut off, or is no index of faiss: build it"):
+        with pytest.raises(
+            ValueError, match="index is truncated, or is not a faiss index: build it"
+        ):
             Approximate(path, vectors)
     path.write_bytes(b"Ixxx" + whole[4:])
-    with pytest.raises(ValueError, match="index is no index of faiss: build it again"):
+    with pytest.raises(ValueError, match="index is not a faiss index: build it again"):
         Approximate(path, vectors)
     with pytest.raises(ValueError, match="nowhere does not exist: build the index"):
         Approximate(tmp_path / "nowhere", vectors)
-    with pytest.raises(ValueError, match="is of 12000 x 16 numbers, and the vectors are 5 x 16"):
+    with pytest.raises(ValueError, match="is for 12000 x 16 numbers, and the vectors are 5 x 16"):
         Approximate(folder / kind, vectors[:5])
 
 

@@ -112,14 +112,16 @@ def test_metadata_of_photos(photos: Path, tmp_path: Path) -> None:
 
 def test_metadata_of_no_photo(photos: Path, tmp_path: Path) -> None:
     (tmp_path / "facts.csv").write_text(f"path,year\n{photos}/000.png,2020\n")
-    with pytest.raises(ValueError, match=r"no path in .*facts.csv is that of a photo .* from that"):
+    with pytest.raises(
+        ValueError, match=r"no path in .*facts.csv belongs to a photo .* relative to that"
+    ):
         photo_folder(photos, tmp_path / "facts.csv")
 
 
 @pytest.mark.parametrize("text", ["", "name,year\na,1\n", "path\n"])
 def test_metadata_without_paths(photos: Path, tmp_path: Path, text: str) -> None:
     (tmp_path / "facts.csv").write_text(text)
-    with pytest.raises(ValueError, match=r"facts.csv needs a line of names with `path`"):
+    with pytest.raises(ValueError, match=r"facts.csv needs a header with the column `path`"):
         photo_folder(photos, tmp_path / "facts.csv")
 
 
@@ -170,5 +172,5 @@ def test_nothing_to_index(make: object, message: str, tmp_path: Path) -> None:
 
 def test_an_empty_file_of_captions(tmp_path: Path) -> None:
     (tmp_path / "c.txt").write_text("\n \n")
-    with pytest.raises(ValueError, match=r"c.txt has no captions: write one a line"):
+    with pytest.raises(ValueError, match=r"c.txt has no captions: write one per line"):
         caption_file(tmp_path / "c.txt")

@@ -152,9 +152,14 @@ def uses_of_index(connection: psycopg.Connection) -> int:
 def test_bad_places_in_postgres_are_explained(postgres_url: str, collection: str) -> None:  # noqa: F811
     PostgresEngine(postgres_url, collection, WIDTH).close()
     for url, name, width, sentence in (
-        (postgres_url, collection, 8, "holds vectors of width 16, and this model's are 8: another"),
-        (postgres_url, 'a"; DROP TABLE b', 8, "a collection's name is up to 40 lower-case letters"),
-        (postgres_url, collection, 16_001, "width up to 16,000; .* 16,001: use another engine"),
+        (postgres_url, collection, 8, "has vectors of width 16, and this model's have 8: use"),
+        (
+            postgres_url,
+            'a"; DROP TABLE b',
+            8,
+            "a collection's name must have up to 40 lower-case letters",
+        ),
+        (postgres_url, collection, 16_001, "width up to 16,000, .* 16,001: use another engine"),
         ("postgresql://me:a secret@host/db", collection, 8, "PGPASSWORD or the file ~/.pgpass"),
         ("postgresql://me:secret@host/db", collection, 8, "PGPASSWORD or the file ~/.pgpass"),
         ("postgresql://me@host/db?password=secret", collection, 8, "PGPASSWORD or the file ~/.pgp"),
@@ -170,7 +175,9 @@ def test_bad_places_in_postgres_are_explained(postgres_url: str, collection: str
             PostgresEngine(url, name, width)
         assert "secret" not in str(caught.value)
         assert "\n" not in str(caught.value)
-    with pytest.raises(ValueError, match=r"up to 4,000 in HNSW; .* are 4,001: search without hnsw"):
+    with pytest.raises(
+        ValueError, match=r"up to 4,000 in HNSW, .* have 4,001: search without hnsw"
+    ):
         PostgresEngine(postgres_url, collection, 4_001, hnsw=True)
 
 
@@ -210,11 +217,15 @@ def test_bad_places_in_milvus_are_explained(
     file = str(tmp_path / "milvus.db")
     engine = MilvusEngine(file, "photos", WIDTH)
     for uri, name, sentence in (
-        (file, "photos", "holds vectors of width 16, and this model's are 8: another model needs"),
-        (file, "Photos!", "a collection's name is up to 40 lower-case letters"),
+        (file, "photos", "has vectors of width 16, and this model's have 8: use a separate"),
+        (file, "Photos!", "a collection's name must have up to 40 lower-case letters"),
         ("http://me:secret@host:19530", "photos", "set the environment variable MILVUS_TOKEN"),
         ("ftp://host", "photos", "is at http://host:19530 or https://host, or in a file"),
-        ("http://127.0.0.1:1", "photos", "Milvus at http://127.0.0.1:1 says: .*; is it running"),
+        (
+            "http://127.0.0.1:1",
+            "photos",
+            "Milvus at http://127.0.0.1:1 says: .*; check that it is running",
+        ),
         (str(tmp_path / "nowhere" / "milvus.db"), "photos", "milvus.db says: .*not exists"),
     ):
         with pytest.raises(ValueError, match=sentence) as caught:
@@ -222,7 +233,7 @@ def test_bad_places_in_milvus_are_explained(
         assert "secret" not in str(caught.value)
         assert "\n" not in str(caught.value)
     with pytest.raises(
-        ValueError, match="text of the item 'a' takes 65,536 bytes, and Milvus holds"
+        ValueError, match="text of the item 'a' has 65,536 bytes, and Milvus allows"
     ):
         engine.put([Item("a", "image", "ü" * 32_768)], unit_vectors(1))
     with pytest.raises(ValueError, match="finds at most 16,384 items at a time; got k=20,000"):
@@ -258,7 +269,7 @@ def test_a_lost_server_is_explained(tmp_path: Path) -> None:
         engine.fingerprints,
     ):
         with pytest.raises(
-            ValueError, match=r"milvus.db says: .*server unavailable; is it running"
+            ValueError, match=r"milvus.db says: .*server unavailable; check that it is running"
         ):
             call()
     engine.close()

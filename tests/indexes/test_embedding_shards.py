@@ -237,7 +237,7 @@ def test_what_does_not_fit_a_folder(model: Path, photos: Path, tmp_path: Path) -
     with pytest.raises(ValueError, match="is divided into 3 shards, got --shards 4: leave it out"):
         embed(model, photos, out, 4)
     write_photo(photos / "new.png", 50)
-    with pytest.raises(ValueError, match=r"before it changed \(10 items then, 11 now\)"):
+    with pytest.raises(ValueError, match=r"in an earlier state \(10 items then, 11 now\)"):
         embed(model, photos, out)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "letter.txt").touch()
@@ -252,7 +252,7 @@ def test_shards_that_are_missing_or_damaged(model: Path, photos: Path, tmp_path:
     shard = out / "shard-00001-of-00003.arrow"
     whole = shard.read_bytes()
     shard.unlink()
-    with pytest.raises(ValueError, match="has 2 of 3 shards: the same `gradspace embed` again"):
+    with pytest.raises(ValueError, match="has 2 of 3 shards: run the same `gradspace embed` again"):
         index(model, embeddings=out, out=tmp_path / "index")
     assert embed(model, photos, out, None).own == 1
     assert shard.read_bytes() == whole
@@ -262,10 +262,10 @@ def test_shards_that_are_missing_or_damaged(model: Path, photos: Path, tmp_path:
     embed(model, photos, tmp_path / "of others", 2)
     of_others = (tmp_path / "of others" / "shard-00001-of-00002.arrow").read_bytes()
     for content, reason in (
-        (whole[:place] + flipped + whole[place + 1 :], "its digest is another one"),
+        (whole[:place] + flipped + whole[place + 1 :], "its digest does not match"),
         (whole[:-50], "is damaged"),
         (b"", "is damaged"),
-        (of_others, "it is a shard of other embeddings"),
+        (of_others, "it belongs to other embeddings"),
     ):
         shard.unlink()  # which an index may have mapped
         shard.write_bytes(content)
@@ -293,9 +293,9 @@ def test_options_that_do_not_go_together(model: Path, tmp_path: Path) -> None:
     assert "--text and --image go into a file" in refused(*text, "--shards", "2")
     assert "--num-workers is for --shards" in refused(*text, "--num-workers", "2")
     given = ("index", model, "--embeddings", tmp_path, *out)
-    assert "--embeddings says what is indexed" in refused(*given, "--split", "dev")
+    assert "--embeddings defines what is indexed" in refused(*given, "--split", "dev")
     assert "has no plan.json: expected embeddings that" in refused(*given)
-    assert "say what to index" in refused("embed", model, "--shards", "2", *out)
+    assert "name what to index" in refused("embed", model, "--shards", "2", *out)
 
 
 @pytest.mark.usefixtures("small_batches")

@@ -315,9 +315,9 @@ def test_what_cannot_be_held_is_refused_whole(opened: Open) -> None:
     engine.put(photos(2), unit_vectors(2))
     for items, vectors, sentence in (
         (photos(2), unit_vectors(3), "vectors of 2 items of this index are 2 x 24; got 3 x 24"),
-        (photos(2), unit_vectors(2)[:, :8], "are 2 x 24; got 2 x 8: another model needs"),
+        (photos(2), unit_vectors(2)[:, :8], "are 2 x 24; got 2 x 8: use a separate index"),
         (photos(2), unit_vectors(2) * np.nan, "is not of length 1"),
-        ([*photos(1, start=5), *photos(1, start=5)], unit_vectors(2), "0005.jpg' comes twice"),
+        ([*photos(1, start=5), *photos(1, start=5)], unit_vectors(2), "0005.jpg' occurs twice"),
         ([*photos(1, start=5), Item("a\0", "image")], unit_vectors(2), "has a NUL or half"),
         ([*photos(1, start=5), Item("\udc80", "image")], unit_vectors(2), "has a NUL or half"),
         (
@@ -329,14 +329,14 @@ def test_what_cannot_be_held_is_refused_whole(opened: Open) -> None:
         (
             [Item("a", "image", metadata={"x": np.inf})],
             unit_vectors(1),
-            "is inf: numbers are finite",
+            "is inf: numbers must be finite",
         ),
     ):
         with pytest.raises(ValueError, match=sentence):
             engine.put(items, vectors)
     with pytest.raises(ValueError, match=r"'a=.x00' has a NUL"):
         engine.search(unit_vectors(1), 1, "image", [Condition("a", "=", "\0")])
-    with pytest.raises(ValueError, match=r"a comparison is one of = != .*; got '= 1 or 1 ='"):
+    with pytest.raises(ValueError, match=r"a comparison must be one of = != .*; got '= 1 or 1 ='"):
         engine.search(unit_vectors(1), 1, "image", [Condition("a", "= 1 or 1 =", "1")])
     with pytest.raises(ValueError, match=r"queries are \(8,\) wide, for an index of 24"):
         engine.search(unit_vectors(1)[:, :8], 1, "image")
@@ -350,7 +350,7 @@ def test_engines_are_named_by_their_urls(monkeypatch: pytest.MonkeyPatch) -> Non
             ValueError, match="an engine is postgresql://user@host/database, milvus"
         ):
             open_engine(url, "photos", WIDTH)
-    with pytest.raises(ValueError, match="are whole numbers, such as hnsw=1; got hnsw=yes"):
+    with pytest.raises(ValueError, match="must be whole numbers, such as hnsw=1; got hnsw=yes"):
         open_engine("postgresql://host/db?hnsw=yes", "photos", WIDTH)
     address = "postgresql:///db?host=%2Ftmp&options=-c%20jit%3Doff"
     assert _split(f"{address}&hnsw=1", ("hnsw",)) == (address, {"hnsw": 1})

@@ -144,7 +144,7 @@ def test_a_list_that_leads_outside(engine: LocalEngine, name: str) -> None:
     put(engine, "a")
     listed = [{"name": name, "kind": "image", "rows": 1, "gone": [], "faiss": None}]
     (engine.folder / "segments.json").write_text(json.dumps(listed))
-    with pytest.raises(ValueError, match="is no name of a segment"):
+    with pytest.raises(ValueError, match="is not a valid name of a segment"):
         found(LocalEngine(engine.folder, WIDTH), "a")
 
 
@@ -169,7 +169,7 @@ def test_vectors_that_are_none(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         engine.put([Item("a", "image")], vectors)
-    with pytest.raises(ValueError, match="the key 'a' comes twice"):
+    with pytest.raises(ValueError, match="the key 'a' occurs twice"):
         put(engine, "a", "a")
     assert len(engine) == 0
 
@@ -209,5 +209,5 @@ def test_a_damaged_approximate_index(engine: LocalEngine) -> None:
     engine.approximate("hnsw")
     path = engine.segments()[0].folder / "vectors.faiss"
     path.write_bytes(path.read_bytes()[:-3])
-    with pytest.raises(ValueError, match=r"vectors.faiss is cut off, or is no index of faiss"):
+    with pytest.raises(ValueError, match=r"vectors.faiss is truncated, or is not a faiss index"):
         found(LocalEngine(engine.folder, WIDTH), "a")

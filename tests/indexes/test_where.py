@@ -27,7 +27,7 @@ def test_conditions_as_a_user_writes_them(written: str, expected: tuple[str, str
 
 @pytest.mark.parametrize("written", ["", "year", ">=2020", "two words=3"])
 def test_what_is_no_condition(written: str) -> None:
-    with pytest.raises(ValueError, match="a condition is a field, one of"):
+    with pytest.raises(ValueError, match="a condition must be a field, one of"):
         parse_condition(written)
 
 

@@ -146,7 +146,7 @@ def test_a_push_that_fails_keeps_the_export(run: Run, hub: Hub, tmp_path: Path) 
     told = here("export", run.folder, "--out", tmp_path / "out", "--push", "me/small")
     assert told.returncode == 1
     [line] = told.stderr.splitlines()
-    assert re.search(r"was written and cannot be pushed to me/small \(.*403.*hf upload", line)
+    assert re.search(r"was written but cannot be pushed to me/small \(.*403.*hf upload", line)
     assert (tmp_path / "out" / "best.safetensors").exists()
 
 

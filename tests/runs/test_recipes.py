@@ -126,7 +126,7 @@ def test_files_and_overrides_that_cannot_be_read(tmp_path: Path) -> None:
         read_toml(tmp_path)
     (tmp_path / "windows.toml").write_text("seed = 3\n", encoding="utf-8-sig")
     assert read_toml(tmp_path / "windows.toml") == {"seed": 3}
-    with pytest.raises(ValueError, match="is not a TOML file"):
+    with pytest.raises(ValueError, match="is not a valid TOML file"):
         load_recipe(tmp_path / "bad.toml")
     with pytest.raises(ValueError, match=re.escape("--set takes table.key=value, got 'epochs'")):
         load_recipe(None, ["epochs"])

@@ -299,7 +299,7 @@ def test_filters_are_chips(page: webdriver.Chrome) -> None:
     find(page, ".chip button").click()
     find(page, "#condition").send_keys("nonsense", Keys.ENTER)
     until(page, lambda: page.find_elements(By.CSS_SELECTOR, ".error"))
-    assert find(page, ".error").text.startswith("Where: a condition is a field")
+    assert find(page, ".error").text.startswith("Where: a condition must be a field")
     ask(page, "console.clear()")
     page.get_log("browser")  # type: ignore[no-untyped-call]  # which names the refused request
 

@@ -153,7 +153,7 @@ def test_evaluation_reports_them_beside_the_plain_numbers(
             assert report[way]["recall"]["5"] == pytest.approx(recall_by_loops(s, mask, 5))
     assert told["by_text"]["rsum"] > told["rsum"]
     shown = here("evaluate", trained).stdout
-    assert "with captions of other images that say the same word for word:" in shown
+    assert "with equal captions of other images as positives too:" in shown
     assert shown.count("rsum") == 2
 
 

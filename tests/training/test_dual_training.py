@@ -245,7 +245,7 @@ def test_the_temperature_is_learned_where_asked(
                 "model": {"learn_temperature": True},
                 "objective": {"name": "nt-xent", "temperature": 0.05},
             },
-            "model.learn_temperature takes the place of objective.temperature",
+            "model.learn_temperature replaces objective.temperature",
         ),
     ],
 )
@@ -322,7 +322,7 @@ def test_bad_requests_are_one_sentence(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs").mkdir()
     cases = {
-        ("evaluate", folders["clip"]): "is a pretrained model, and no run: give the dataset",
+        ("evaluate", folders["clip"]): "is a pretrained model, and is not a run: give the dataset",
         ("evaluate", "runs/mistake", "--data", "scenes"): "does not exist: expected the folder of",
         ("export", folders["clip"], "--out", "x"): "is not a run: it has no recipe.toml",
         ("train", "--model", "dual"): "dual needs model.pretrained",

@@ -176,10 +176,10 @@ def test_what_cannot_re_rank_says_so(run: Run, tmp_path: Path) -> None:
     plain = train_small(tmp_path / "plain", training={"epochs": 1})
     folder, other = str(run.folder), str(plain.folder)
     for arguments, message in (
-        ([other, "--rerank", "5"], "vse++ embeds and scores no pairs"),
+        ([other, "--rerank", "5"], "vse++ embeds and does not score pairs"),
         ([folder, other, "--rerank", "5"], "--rerank is for one run"),
         ([folder, "--rerank", "5", "--propose", other], "give --propose or --rerank, not both"),
-        ([folder, "--rerank", "5", "--eccv"], "--eccv looks at all candidates"),
+        ([folder, "--rerank", "5", "--eccv"], "--eccv ranks all candidates"),
     ):
         told = CliRunner().invoke(app, ["evaluate", *arguments])
         assert message in str(told.exception)

@@ -230,7 +230,7 @@ def test_a_gradient_that_is_not_finite_stops_the_run(tmp_path: Path) -> None:
 
 def test_an_existing_run_is_not_overwritten(tmp_path: Path) -> None:
     run = train_small(tmp_path / "run", training={"epochs": 1})
-    with pytest.raises(ValueError, match="holds a run already: go on with --resume"):
+    with pytest.raises(ValueError, match="contains a run already: resume it with --resume"):
         create_run(run.folder, run.recipe())
     with pytest.raises(ValueError, match="is not a run"):
         open_run(tmp_path)

@@ -288,7 +288,7 @@ def test_proposals_are_put_in_order_and_cut(scorer: Run, embedder: Run, lists: P
     assert (np.diff(few.text_scores.astype(np.float32)) <= 0).all()
     owners = split.image_of_caption[few.texts_of_image]
     assert (owners != np.arange(len(owners))[:, None]).all(), "own captions are never listed"
-    with pytest.raises(ValueError, match="both must be of the same split"):
+    with pytest.raises(ValueError, match="use the same split for both"):
         mine_proposed(proposer, parts_of(scorer, "dev"), top_texts=3, top_images=3)
 
 

@@ -193,7 +193,7 @@ def test_lists_that_do_not_fit(
     ("settings", "message"),
     [
         ({"objective": {"name": ADAPTIVE}}, "needs mined negatives: give offline.lists"),
-        ({"offline": {}, "training": {"captions_per_image": 2}}, "captions_per_image must be 1"),
+        ({"offline": {}, "training": {"captions_per_image": 2}}, "set captions_per_image to 1"),
         ({"offline": {"skip": 60}}, "skip must be smaller"),
         ({"offline": {"draws": "normal"}}, "unknown key offline.draws; did you mean 'draw'"),
     ],

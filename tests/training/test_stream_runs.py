@@ -110,7 +110,7 @@ def test_a_shard_that_disappears_while_it_trains(
 
     monkeypatch.setattr("gradspace.training.start.Monitor", Loses)
     monkeypatch.setattr("gradspace.data.shards.reading.MOST_OPEN", 1)  # what is open stays readable
-    sentence = r"train-.\.tar cannot be read: No such file .*; put it back and go on .*--resume"
+    sentence = r"train-.\.tar cannot be read: No such file .*; put it back and resume .*--resume"
     with pytest.raises(ValueError, match=sentence):
         train(recipe, out=tmp_path / "run")
     monkeypatch.undo()
@@ -175,7 +175,7 @@ def test_a_comparison_is_refused_before_it_trains(folder: Path, tmp_path: Path) 
 def test_features_and_mined_negatives_are_refused(folder: Path, tmp_path: Path) -> None:
     refused: list[tuple[dict[str, Any], str]] = [
         ({"model": {"name": "vse++"}}, r"a stream has pictures: set model\.backbone"),
-        ({"offline": {"every": 1}}, r"are a stream, .* leave data\.stream out"),
+        ({"offline": {"every": 1}}, r"is a stream, .* leave data\.stream out"),
     ]
     for changed, sentence in refused:
         with pytest.raises(ValueError, match=sentence):

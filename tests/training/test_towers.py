@@ -72,10 +72,10 @@ def test_computed_again_gradients_are_equal_and_less_is_kept(kind: str, tmp_path
 def test_towers_that_cannot_be_computed_again(tmp_path: Path) -> None:
     inputs = ImageInput(backbone=tiny.resnet(tmp_path)), TextInput(vocabulary_size=9)
     model = build_model("vse++", image_input=inputs[0], text_input=inputs[1], width=8)
-    with pytest.raises(ValueError, match="cannot compute the layers of ResNetModel again"):
+    with pytest.raises(ValueError, match="cannot recompute the layers of ResNetModel"):
         prepared(model, recompute_towers=True)
     align = tiny_dual.build(tiny_dual.align(tmp_path / "align"))
-    with pytest.raises(ValueError, match="cannot compute the layers of AlignVisionModel again"):
+    with pytest.raises(ValueError, match="cannot recompute the layers of AlignVisionModel"):
         prepared(align, recompute_towers=True)
 
 

@@ -1,6 +1,6 @@
 """The command line: `gradspace --help`. One module per group of commands, a thin layer on Python.
 
-A command's module is imported when the command is called: help and errors of typing come at once.
+A command's module is imported when the command is called, so that help and usage errors are fast.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ COMMANDS = {
     ),
     "train": (
         "training",
-        "Train a model. Ctrl-C stops after the current step; --resume goes on without loss.",
+        "Train a model. Ctrl-C stops after the current step; --resume continues without loss.",
     ),
     "evaluate": (
         "evaluation",
-        "Retrieval metrics of a run, both ways; of several runs by the mean of their scores.",
+        "Measure the retrieval of a run, both ways; of several runs with their scores averaged.",
     ),
     "embed": (
         "evaluation",
@@ -64,32 +64,32 @@ COMMANDS = {
     ),
     "analyse": (
         "analyse",
-        "What an objective does: weights, diagrams, contributing samples.",
+        "Show what an objective does: weights, diagrams, contributing samples.",
     ),
     "data": (
         "data",
-        "Look at datasets, check them, compute features.",
+        "Inspect and check datasets, and compute features.",
     ),
 }
 """Name -> module of this folder, and the first line of its help."""
 
 
 GOES_ON = {
-    "demo": "finished runs are kept, and the same command goes on",
-    "compare": "finished runs are kept, and the same command goes on",
-    "mine": "the same command goes on",
-    "index": "what is indexed is kept, and the same command goes on",
-    "data features": "the same command goes on",
+    "demo": "finished runs are kept, and the same command resumes",
+    "compare": "finished runs are kept, and the same command resumes",
+    "mine": "the same command resumes",
+    "index": "what is indexed is kept, and the same command resumes",
+    "data features": "the same command resumes",
 }
-"""What is lost by Ctrl-C: nothing, of these."""
+"""Commands that lose nothing by Ctrl-C, and what they say then."""
 
 
 class Interrupted(Exception):  # noqa: N818
-    """Ctrl-C has come to a command; the message is what it has to say, if anything."""
+    """Ctrl-C during a command; the message is the command's sentence, if any."""
 
 
 class Commands(TyperGroup):
-    """Lists its commands by their first lines of help, and imports the one that is called."""
+    """Lists commands by the first lines of their help, and imports only the one that is called."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -102,7 +102,7 @@ class Commands(TyperGroup):
     def invoke(self, context: Any) -> Any:
         try:
             return super().invoke(context)
-        except KeyboardInterrupt as stopped:  # of which typer would make an exit without a word
+        except KeyboardInterrupt as stopped:  # typer would exit without a message
             raise Interrupted(str(stopped)) from stopped
 
     def list_commands(self, context: Any) -> list[str]:
@@ -110,7 +110,7 @@ class Commands(TyperGroup):
 
 
 def load_command(name: str) -> Any:
-    """Import the module of a command; the command, or the group of commands, of that name."""
+    """Import the module of a command, and return the command or group of that name."""
     from gradspace.cli.plugins import add_import_option
     from gradspace.processes import keep_freed_memory
 
@@ -134,7 +134,7 @@ app = typer.Typer(
 
 
 def main() -> None:
-    """Run the command line: errors are one sentence, `--debug` shows where they come from."""
+    """Run the command line: errors are one sentence, and `--debug` shows tracebacks."""
     try:
         code = _run(sys.argv[1:])
     except SystemExit as leaving:
@@ -142,7 +142,7 @@ def main() -> None:
     interrupts.leave_at_once()
     if code == interrupts.CODE:
         interrupts.leave_now()
-    if "RANK" not in os.environ:  # one process, which may not even have needed torch
+    if "RANK" not in os.environ:  # a single process, which may not have needed torch
         sys.exit(code)
     from gradspace.processes import leave
 
@@ -150,7 +150,7 @@ def main() -> None:
 
 
 def _run(arguments: list[str]) -> int | str | None:
-    """The exit code."""
+    """Run a command, and return the exit code."""
     debug = "--debug" in arguments
     given = [argument for argument in arguments if argument != "--debug"]
     try:
@@ -173,7 +173,7 @@ def _run(arguments: list[str]) -> int | str | None:
 
 
 def _stop(sentence: str, arguments: list[str]) -> int:
-    """Say the one sentence of a command that Ctrl-C has stopped."""
+    """Print the one sentence of a command that Ctrl-C has stopped."""
     typed = " ".join(arguments)
     kept = next((told for command, told in GOES_ON.items() if typed.startswith(command)), "")
     interrupts.say(sentence or "; ".join(filter(None, ("stopped", kept))))
@@ -188,7 +188,7 @@ def _sentence(error: Exception) -> str:
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import version as version_of  # slow, and rarely asked for
+        from importlib.metadata import version as version_of  # slow, and rarely needed
 
         print(version_of("gradspace"))
         raise typer.Exit

@@ -28,7 +28,7 @@ from gradspace.runs.recipe import build_objective
 from gradspace.scores.tiles import blocks
 from gradspace.wording import typed
 
-app = typer.Typer(help="What an objective does: weights, diagrams, contributing samples.")
+app = typer.Typer(help="Show what an objective does: weights, diagrams, contributing samples.")
 
 
 def add_to(around: typer.Typer) -> None:
@@ -37,15 +37,15 @@ def add_to(around: typer.Typer) -> None:
 
 OBJECTIVES = ("triplet", "triplet-hard", "nt-xent", "smooth-ap", "circle/sigmoid-ms")
 
-EPSILON = "Weights up to this size do not count; 0.01."
+EPSILON = "Largest weight that does not count; 0.01 by default."
 CONVENTION = "gradient, or icr: without the 1/temperature of NT-Xent and SmoothAP, as published."
 Epsilon = Annotated[float | None, typer.Option(help=EPSILON)]
 CountedAs = Annotated[str | None, typer.Option("--convention", help=CONVENTION)]
 
 OF_REDUCTIONS = (
-    "Sums and means are as published. They make gradients up to four orders of magnitude apart, "
-    'so that another objective needs another learning rate; RetrievalLoss(reduction="mean") makes '
-    "them comparable (docs/explanation/concepts.md)."
+    "Sums and means are as published. They make gradients that differ by up to four orders of "
+    "magnitude, so that each objective needs its own learning rate; "
+    'RetrievalLoss(reduction="mean") makes them comparable (docs/explanation/concepts.md).'
 )
 
 ScoreFile = Annotated[
@@ -55,7 +55,7 @@ ScoreFile = Annotated[
 
 @app.command("objectives")
 def show_objectives(as_json: AsJson = False) -> None:
-    """List every objective with its parameters and the paper it is from."""
+    """List every objective with its parameters and its paper."""
     if as_json:
         print(json.dumps([vars(info) for info in list_objectives()], indent=2))
         return
@@ -78,7 +78,7 @@ def diagram(
             help="For example circle/sigmoid-ms; or the folder of a run, with its parameters.",
         ),
     ],
-    out: Annotated[Path, typer.Option(help="Where to write; .png and .pdf are added.")] = Path(
+    out: Annotated[Path, typer.Option(help="Path to write to; .png and .pdf are added.")] = Path(
         "diagram"
     ),
     scores: Annotated[
@@ -100,12 +100,12 @@ def count(
     scores: ScoreFile,
     names: Annotated[
         list[str] | None,
-        typer.Option("--objective", help="Repeat for several; a choice of five by default."),
+        typer.Option("--objective", help="Repeat for several; by default a choice of five."),
     ] = None,
     epsilon: Epsilon = None,
     convention: CountedAs = None,
     batch_size: Annotated[
-        int | None, typer.Option(min=1, help="Images per batch; all in one by default.")
+        int | None, typer.Option(min=1, help="Images per batch; by default all.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -128,9 +128,9 @@ def run_analysis(
     device: Device = None,
     as_json: AsJson = False,
 ) -> None:
-    """Count what contributes at the best weights, over the whole training set (ICR Tables 2-4).
+    """Count the contributions at the best weights, over the training set (ICR Tables 2-4).
 
-    Without --epsilon and --convention: as it was counted when the runs were evaluated.
+    Without --epsilon and --convention, they are those of the runs' evaluation.
     """
     counting = _counting(epsilon, convention)
     _, entries = gather(runs, choose_device(device), counting)
@@ -148,18 +148,18 @@ def run_analysis(
 @app.command()
 def flips(
     first: Annotated[Path, typer.Argument(help="A trained run.")],
-    second: Annotated[Path, typer.Argument(help="Another one, on the same data.")],
-    k: Annotated[int, typer.Option(min=1, help="A query is answered by a rank up to k.")] = 1,
-    show: Annotated[int, typer.Option(min=0, help="Queries to list of each kind.")] = 5,
+    second: Annotated[Path, typer.Argument(help="Another run, on the same data.")],
+    k: Annotated[int, typer.Option(min=1, help="Largest rank that counts as an answer.")] = 1,
+    show: Annotated[int, typer.Option(min=0, help="Number of queries to list of each kind.")] = 5,
     device: Device = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say which test queries one run answers and the other does not."""
+    """List test queries that one run answers and the other does not."""
     _, entries = gather([first, second], choose_device(device))
     if len(entries) != 2:
         raise ValueError(
-            f"flips are between two runs, and {first} and {second} hold {len(entries)}: give the "
-            "folders of two runs"
+            f"flips are between two runs, and {first} and {second} contain {len(entries)}: give "
+            "the folders of two runs"
         )
     a, b = entries
     found = find_flips(a.results, b.results, k)
@@ -179,20 +179,20 @@ def flips(
 
 
 def objective_to_draw(name: str) -> Objective:
-    """The objective of that name with its defaults, or that of a run as it was trained."""
+    """Make the objective of that name with its defaults, or that of a run."""
     run = Run(Path(name))
     return build_objective(run.recipe()) if run.recipe_file.is_file() else objective(name)
 
 
 def _counting(epsilon: float | None, convention: Any) -> Counting | None:
-    """What is to be counted, where something is said about it."""
+    """Make the definition of a contribution, if any of it is given."""
     given = {"epsilon": epsilon, "convention": convention}
     chosen = {name: value for name, value in given.items() if value is not None}
     return Counting(**chosen) if chosen else None
 
 
 def _batches(saved: SavedScores, batch_size: int | None) -> Iterator[SavedScores]:
-    """Consecutive images with their own texts."""
+    """Yield batches of consecutive images with their own texts."""
     num_images = saved.scores.shape[0]
     for rows in blocks(num_images, batch_size or num_images):
         positives, texts = saved.positives.part(rows.start, rows.stop)

@@ -1,4 +1,4 @@
-"""`gradspace compare`: the grid of a table, run, tested and shown."""
+"""`gradspace compare`: the grid of a table, trained, tested and shown."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def compare_command(
 ) -> None:
     """Make a table: train every cell, test the differences, write tables and a report.
 
-    Finished runs are kept: started again, it does only what is missing. Ctrl-C stops without loss.
+    Finished runs are kept: started again, it does only the rest. Ctrl-C stops without loss.
     """
     if listed:
         if recipe is not None:
@@ -58,8 +58,7 @@ def compare_command(
         return _print_builtin(as_json)
     if recipe is None:
         raise ValueError(
-            "expected a comparison: a TOML file, or a built-in name; `gradspace compare --list` "
-            "shows those"
+            "expected a comparison: a TOML file, or a built-in name from `gradspace compare --list`"
         )
     plan = make_plan(
         recipe,
@@ -96,7 +95,7 @@ def _print_builtin(as_json: bool) -> None:
 
 
 def _print_needs(plan: ComparisonPlan, as_json: bool) -> int:
-    """What is there and what is missing; 1 if anything has to be put somewhere."""
+    """Print what exists and what is missing; return 1 if files have to be added."""
     comparison, grid = plan.comparison, plan.grid
     needs = find_needs(comparison, grid)
     missing = [need for need in needs if not need.there and not need.fetched]
@@ -128,7 +127,7 @@ def _print_needs(plan: ComparisonPlan, as_json: bool) -> int:
 def _options(
     data: str | None, small: bool | None, backbone: str | None, out: Path | None
 ) -> list[str | Path]:
-    """What another command has to say to have the same runs."""
+    """Return the options by which another command has the same runs."""
     said: list[str | Path] = []
     for name, value in (("--data", data), ("--backbone", backbone), ("--out", out)):
         said += [] if value is None else [name, value]
@@ -136,7 +135,7 @@ def _options(
 
 
 def _print_best(done: ComparisonReport, options: Sequence[str | Path]) -> None:
-    """What a study was made for."""
+    """Print the best points of a study."""
     tried = Counter(one.search for one in done.runs.tried)
     for one in done.best:
         _, model, objective = one.search
@@ -146,7 +145,7 @@ def _print_best(done: ComparisonReport, options: Sequence[str | Path]) -> None:
             f"{one.mean:.1f}{spread}, of {counted(tried[one.search], 'point')}"
         )
     if done.runs.collapsed:
-        _say(f"{counted(len(done.runs.collapsed), 'run')} collapsed, and count as rsum 0")
+        _say(f"{counted(len(done.runs.collapsed), 'run')} collapsed, counted as rsum 0")
     for recipe in done.best_recipes:
         _say(f"on test, once: {command('compare', recipe, *options)}")
 

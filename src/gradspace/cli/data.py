@@ -1,4 +1,4 @@
-"""`gradspace data`: look at datasets, check them, compute features."""
+"""`gradspace data`: inspect and check datasets, and compute features."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gradspace.models.features import extract_features
 from gradspace.processes import choose_device
 from gradspace.wording import typed
 
-app = typer.Typer(help="Look at datasets, check them, compute features.")
+app = typer.Typer(help="Inspect and check datasets, and compute features.")
 
 
 def add_to(around: typer.Typer) -> None:
@@ -28,7 +28,7 @@ def add_to(around: typer.Typer) -> None:
 
 Source = Annotated[str, typer.Argument(help='A path to captions, or "scenes".')]
 ImagePath = Annotated[
-    Path | None, typer.Option(help="Image folder or zip, where it is not beside the captions.")
+    Path | None, typer.Option(help="Image folder or zip, if it is not beside the captions.")
 ]
 SkipBroken = Annotated[bool, typer.Option("--skip-broken", help="Leave out items with problems.")]
 
@@ -37,10 +37,10 @@ SkipBroken = Annotated[bool, typer.Option("--skip-broken", help="Leave out items
 def check(
     source: Source,
     images: ImagePath = None,
-    features: Annotated[Path | None, typer.Option(help="Features to check with it.")] = None,
+    features: Annotated[Path | None, typer.Option(help="Features to check as well.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say what a dataset holds and everything that is wrong with it; exit 1 if anything is."""
+    """Report the contents and all problems of a dataset; exit with 1 if there are any."""
     with progress_bar("decoding images") as progress:
         report = check_dataset(source, images=images, features=features, progress=progress)
     if as_json:
@@ -57,13 +57,13 @@ def scenes(
         bool, typer.Option("--show", help="Write a contact sheet of images with captions.")
     ] = False,
     split: Annotated[str, typer.Option(help="train, dev or test.")] = "train",
-    num: Annotated[int, typer.Option(min=1, help="Scenes to show.")] = 12,
+    num: Annotated[int, typer.Option(min=1, help="Number of scenes to show.")] = 12,
     seed: Annotated[int, typer.Option(min=0)] = 0,
     out: Annotated[
-        Path | None, typer.Option(help="Where --show writes the sheet; scenes.png by default.")
+        Path | None, typer.Option(help="File for --show; scenes.png by default.")
     ] = None,
 ) -> None:
-    """Look at the built-in dataset: its captions, and with --show its pictures."""
+    """Inspect the built-in dataset: its captions, and with --show its pictures."""
     chosen = Scenes(split=split, num_images=num, seed=seed)
     if out is not None and not show:
         raise ValueError("--out goes with --show: give both to write a sheet of pictures")
@@ -83,27 +83,31 @@ def scenes(
 def features(
     source: Source,
     backbone: Annotated[str, typer.Option(help="A transformers vision model, folder or hub name.")],
-    out: Annotated[Path, typer.Option(help="Folder for the features; goes on where it stopped.")],
+    out: Annotated[Path, typer.Option(help="Folder for the features; resumes where it stopped.")],
     grid: Annotated[
         bool, typer.Option("--grid", help="All positions of the feature map, not one vector.")
     ] = False,
     images: ImagePath = None,
     size: Annotated[
         int | None,
-        typer.Option(min=1, help="Side of the pixels, the backbone's own where it is left out."),
+        typer.Option(min=1, help="Side of the images in pixels; by default the backbone's own."),
     ] = None,
     whole: Annotated[
         bool,
-        typer.Option("--whole", help="Squeeze the whole picture into the square, cut nothing off."),
+        typer.Option(
+            "--whole", help="Squeeze the whole picture into a square instead of cropping."
+        ),
     ] = False,
     batch_size: Annotated[int, typer.Option(min=1)] = 32,
-    num_workers: Annotated[int, typer.Option(min=0, help="Processes that decode images.")] = 2,
+    num_workers: Annotated[
+        int, typer.Option(min=0, help="Number of processes that decode images.")
+    ] = 2,
     skip_broken: SkipBroken = False,
     device: Device = None,
 ) -> None:
-    """Run a backbone over a dataset once and keep what it sees, for training without it.
+    """Run a backbone over a dataset once and store its output, for training without it.
 
-    Images are known by their names: delete the folder when a picture has changed.
+    Images are identified by name: delete the folder when a picture has changed.
     """
     with progress_bar("reading data") as progress:
         dataset = open_dataset(source, images=images, skip_broken=skip_broken, progress=progress)
@@ -129,25 +133,25 @@ def convert(
         Path,
         typer.Argument(help="Features of a detector: .tsv (or a glob of them), .hdf5, or an LMDB."),
     ],
-    data: Annotated[str, typer.Option(help="The dataset whose images they are of.")],
-    out: Annotated[Path, typer.Option(help="Folder for the features; goes on where it stopped.")],
+    data: Annotated[str, typer.Option(help="The dataset with the images of these features.")],
+    out: Annotated[Path, typer.Option(help="Folder for the features; resumes where it stopped.")],
     boxes: Annotated[
         int | None,
-        typer.Option(min=1, help="Regions to keep of each image, where they have different ones."),
+        typer.Option(min=1, help="Regions to keep of each image, if their numbers differ."),
     ] = None,
     width: Annotated[
-        int | None, typer.Option(min=1, help="Numbers of a region, where an LMDB has only numbers.")
+        int | None, typer.Option(min=1, help="Numbers per region, for an LMDB of plain numbers.")
     ] = None,
     ids: Annotated[
-        Path | None, typer.Option(help="The image of every row, where an HDF5 file has no ids.")
+        Path | None, typer.Option(help="Image of every row, for an HDF5 file without ids.")
     ] = None,
     float32: Annotated[
-        bool, typer.Option("--float32", help="Keep all digits, in twice the space.")
+        bool, typer.Option("--float32", help="Keep full precision, in twice the space.")
     ] = False,
     skip_broken: SkipBroken = False,
 ) -> None:
-    """Convert region features once into a folder that training reads row by row."""
-    if not out.is_file():  # which is refused when it is known what is to be in the folder
+    """Convert region features once, to a folder that training reads row by row."""
+    if not out.is_file():  # which is rejected later, when the contents of the folder are known
         out.mkdir(parents=True, exist_ok=True)
     with progress_bar("reading data") as progress:
         dataset = open_items(

@@ -33,7 +33,7 @@ ON_SCENES = (
     "Scenes show how to read a comparison; which objective is best on photos is another question: "
     "docs/explanation/results.md. In a batch of 32, 9% of the images have a caption of another "
     "one that is true of them too. Objectives of the hardest negative begin with an epoch of "
-    "nt-xent: without it most of so short a training is over before they learn."
+    "nt-xent: without it, most of such a short training would be over before they learn."
 )
 
 
@@ -42,17 +42,17 @@ def add_to(app: typer.Typer) -> None:
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder of the runs and pictures.")] = Path("demo"),
+    out: Annotated[Path, typer.Option(help="Folder for the runs and pictures.")] = Path("demo"),
 ) -> None:
     """Train four objectives on built-in data, compare them and show why they differ."""
     run_demo(out, shown)
 
 
 def demo_comparison() -> Comparison:
-    """VSE++ on the regions of `scenes`, small enough for two cores.
+    """Make a comparison of VSE++ on the regions of `scenes`, small enough for two cores.
 
     The hardest negatives alone teach little in the first three epochs, a third of what two cores
-    have time for: objectives of these begin with an epoch of all negatives.
+    have time for, so objectives of these begin with an epoch of all negatives.
     """
     mined = {"warm_up": "nt-xent"}
     objectives = {"triplet": {}, "triplet-hard": mined, "nt-xent": {}, "circle/sigmoid-ms": mined}
@@ -88,7 +88,7 @@ def demo_comparison() -> Comparison:
 
 
 def run_demo(folder: Path, console: Console) -> None:
-    """Train, evaluate, count and explain; finished trainings are kept, stopped ones go on."""
+    """Train, evaluate, count and explain; finished runs are kept, and stopped ones resumed."""
     comparison = demo_comparison()
     plan = ComparisonPlan(comparison, "report", folder, cells(comparison, "demo"))
     done = run_plan(plan, console=console)
@@ -98,13 +98,13 @@ def run_demo(folder: Path, console: Console) -> None:
     console.print("Retrieval on 500 test images, in percent, mean ± standard deviation over seeds")
     show_findings(console, done.findings, done.runs, paths)
     console.print(f"\n{ON_SCENES}", markup=False, highlight=False)
-    console.print("\nWhat contributes to the gradient of a query, over the training set")
+    console.print("\nContributions to the gradient of a query, over the training set")
     console.print(COCOS_SPREAD, markup=False)
     for table in make_tables(View(TITLE, COCOS), done.runs.entries, {}):
         console.print(*as_rich(table, console.width), sep="\n")
     console.print(EXPLANATION)
     console.print(
-        f"Curves, diagrams and what the models retrieve: {typed(report)}",
+        f"Curves, diagrams and retrieved images: {typed(report)}",
         markup=False,
         highlight=False,
     )
@@ -120,7 +120,7 @@ def run_demo(folder: Path, console: Console) -> None:
 
 
 def _best_and_other(entries: Sequence[Entry]) -> tuple[Entry, Entry]:
-    """The run of the highest rsum, and the best one of the objective that is furthest behind."""
+    """Return the run of the highest rsum, and the best one of the weakest objective."""
     by_objective: dict[str, list[Entry]] = {}
     for entry in sorted(entries, key=_rsum, reverse=True):
         by_objective.setdefault(entry.objective, []).append(entry)
@@ -134,7 +134,7 @@ def _rsum(entry: Entry) -> float:
 
 
 def _index(folder: Path, entry: Entry) -> Path:
-    """Index what the model is tested on."""
+    """Index the test data of a model."""
     out = folder / "search" / entry.objective.replace("/", "-")
     index(entry.run.folder, out=out, name=entry.objective)
     return out

@@ -43,10 +43,10 @@ def evaluate_command(
     device: options.Device = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Retrieval metrics of a run, both ways; of several runs by the mean of their scores."""
+    """Measure the retrieval of a run, both ways; of several runs with their scores averaged."""
     if eccv and (propose or rerank):
         option = "--propose" if propose else "--rerank"
-        raise ValueError(f"--eccv looks at all candidates: leave {option} out")
+        raise ValueError(f"--eccv ranks all candidates: leave {option} out")
     with process_group():
         found = evaluate(
             runs,
@@ -86,7 +86,7 @@ def _show(found: Evaluation, title: str, eccv: bool) -> None:
     ranks = "  ".join(f"{rank}: {share:.1f}" for rank, share in shares.items())
     console.print(f"  {ranks}", markup=False, highlight=False, soft_wrap=True)
     if found.text_report is not None:
-        console.print("\nwith captions of other images that say the same word for word:")
+        console.print("\nwith equal captions of other images as positives too:")
         console.print(str(found.text_report), markup=False, highlight=False, soft_wrap=True)
     if found.true_report is not None:
         console.print("\nwith every caption that is true of an image as its positive:")
@@ -98,7 +98,7 @@ def _show(found: Evaluation, title: str, eccv: bool) -> None:
 
 def embed(
     run: Annotated[
-        Path, typer.Argument(help="Folder of a trained run, or CLIP, SigLIP ... as they are.")
+        Path, typer.Argument(help="Folder of a trained run; or CLIP, SigLIP ... unchanged.")
     ],
     out: options.Embedded,
     texts: options.OwnTexts = None,
@@ -112,8 +112,8 @@ def embed(
 ) -> None:
     """Write the embeddings of a split, or of your own sentences and pictures.
 
-    With --shards also of a folder of photos or a file of captions: any number of processes and
-    machines fill a folder together, started and killed at any time.
+    With --shards, also of a folder of photos or a file of captions: any number of processes and
+    machines fill a folder together, and may be started and killed at any time.
     """
     if shards is not None or (out / PLAN).exists():
         if texts or images:
@@ -170,7 +170,7 @@ def _embed_shards(
             show=progress_bar,
         )
     except KeyboardInterrupt:
-        again = "stopped; complete shards are kept, and the same command goes on"
+        again = "stopped; complete shards are kept, and the same command resumes"
         raise KeyboardInterrupt(again) from None
     found = done.manifest
     what = f"{counted(found['images'], 'image')} and {counted(found['captions'], 'caption')}"

@@ -1,4 +1,4 @@
-"""`gradspace export`: a run for others, as a folder and on the hub."""
+"""`gradspace export`: a run for others, as a folder or on the hub."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ def add_to(app: typer.Typer) -> None:
 
 def export(
     run: Annotated[Path, typer.Argument(help="Folder of a run.")],
-    out: Annotated[Path, typer.Option(help="Folder to write: weights, words, a model card.")],
+    out: Annotated[
+        Path, typer.Option(help="Folder to write, with weights, words and a model card.")
+    ],
     licence: Annotated[
         str | None, typer.Option("--license", help="Licence of the weights, such as apache-2.0.")
     ] = None,

@@ -1,4 +1,4 @@
-"""`gradspace mine`: the hardest negatives of a whole training set, and a look at them."""
+"""`gradspace mine`: the hardest negatives of a whole training set, and their audit."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def mine_command(
 ) -> None:
     """Find the hardest negatives of every image and caption, for `train --offline-negatives`.
 
-    Interrupted, it goes on where it stopped when it is started again.
+    If it is interrupted, the same command resumes where it stopped.
     """
     if audit and not source.is_dir():
         raise ValueError("--audit needs a run, whose dataset has the captions: leave it out")
@@ -81,7 +81,7 @@ def _show(found: MinedFile, audit: bool, as_json: bool) -> None:
         console.print(found.split.announcement, markup=False, highlight=False, soft_wrap=True)
     method = found.lists.record["method"]
     parts = [percent(method[key]) for key in ("recall_texts", "recall_images") if key in method]
-    near = f", which hold {' and '.join(parts)} of the exact ones," if parts else ""
+    near = f", which contain {' and '.join(parts)} of the exact ones," if parts else ""
     num_texts, num_images = (
         lists.shape[1] for lists in (found.lists.texts_of_image, found.lists.images_of_text)
     )
@@ -95,7 +95,7 @@ def _show(found: MinedFile, audit: bool, as_json: bool) -> None:
 
 
 def _audit(lists: MinedLists, split: Split, path: Path, quiet: bool) -> dict[str, Any]:
-    """The true rate where the dataset knows it, and a page of suspects for a person."""
+    """Compute the true rate if the dataset knows it, and write a page of suspects."""
     told: dict[str, Any] = {}
     relevance = true_relevance(split) if isinstance(split.images, SceneImages) else None
     if relevance is not None:
@@ -125,7 +125,7 @@ def _audit(lists: MinedLists, split: Split, path: Path, quiet: bool) -> dict[str
 def _looked_at(
     found: Sequence[ComparedSuspect], relevance: NDArray[np.bool_] | None
 ) -> dict[str, Any]:
-    """How many there are, and which share is truly relevant where that is known."""
+    """Count suspects, and the share of them that is truly relevant, if known."""
     told: dict[str, Any] = {"number": len(found)}
     if relevance is not None and found:
         true = [bool(relevance[each.suspect.caption, each.suspect.image]) for each in found]

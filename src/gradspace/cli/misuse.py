@@ -1,4 +1,4 @@
-"""What was typed that a command does not take: one sentence on what to type instead."""
+"""Usage errors, explained in one sentence with the correct option."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Any
 import typer
 
 USAGE_ERROR: type[Any] = typer.BadParameter.__mro__[1]
-"""click's, which typer brings along under another name in every version."""
+"""Base class of click, which typer includes under a different name in each version."""
 OF_RECIPES = ("train", "compare", "evaluate", "embed", "mine", "index")
-"""Commands whose users may take a key of the recipe for an option."""
+"""Commands whose users may mistake a key of the recipe for an option."""
 
 
 def explain_misuse(error: Any, arguments: Sequence[str]) -> str:
-    """A sentence; empty where help was shown already, because nothing was typed."""
+    """Explain an error in a sentence; empty if nothing was typed, and help was shown."""
     told = str(error.format_message()).strip().rstrip(".")
     if not told:
         return ""
     told = told[0].lower() + told[1:]
     context = error.ctx
     if type(error).__name__ == "NoSuchOption" and context.info_name in OF_RECIPES:
-        from gradspace.cli.recipe_keys import suggest  # its names come with all models
+        from gradspace.cli.recipe_keys import suggest  # imports all models
 
         option, value = _typed(error.option_name, arguments)
         found = suggest(context.info_name, option, value, bool(error.possibilities))
@@ -32,7 +32,7 @@ def explain_misuse(error: Any, arguments: Sequence[str]) -> str:
 
 
 def _typed(option: str, arguments: Sequence[str]) -> tuple[str, str | None]:
-    """The option and its value, which may stand behind a sign of equality."""
+    """Return the option and its value, which may follow an equals sign."""
     for place, argument in enumerate(arguments):
         name, equals, value = argument.partition("=")
         if name == option:

@@ -1,4 +1,4 @@
-"""Arguments and options of the commands: those that several have, and those that have long help."""
+"""Arguments and options that several commands share, or that have long help."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from gradspace.cli import recipe_keys
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 Device = Annotated[
-    str | None, typer.Option(help="cpu or cuda; the GPU by default where there is one.")
+    str | None, typer.Option(help="cpu or cuda; by default the GPU if there is one.")
 ]
 Data = Annotated[
     str | None,
-    typer.Option(help="Another dataset than the one the run was trained on; a name or a path."),
+    typer.Option(help="A dataset other than the one the run was trained on; a name or a path."),
 ]
 Features = Annotated[
     Path | None,
-    typer.Option(help="Features of other data than the run was trained on, or in another place."),
+    typer.Option(help="Features of data other than the run's, or their new location."),
 ]
 OtherSplit = Annotated[
-    str | None, typer.Option("--split", help="train, dev or test, which is the default.")
+    str | None, typer.Option("--split", help="train, dev or test; test by default.")
 ]
 SplitName = Annotated[str, typer.Option("--split", help="train, dev or test.")]
 Runs = Annotated[
     list[Path],
     typer.Argument(
         metavar="RUN",
-        help="Folders of trained runs; or CLIP, SigLIP ... as they are, a folder or hub name.",
+        help="Folders of trained runs; or CLIP, SigLIP ... unchanged, by folder or hub name.",
     ),
 ]
 Model = Annotated[
@@ -63,7 +63,7 @@ OfflineNegatives = Annotated[
     Path | None,
     typer.Option(
         metavar="LISTS",
-        help="Short for --set offline.lists=...: train on what `gradspace mine` found.",
+        help="Short for --set offline.lists=...: train on lists of `gradspace mine`.",
     ),
 ]
 Init = Annotated[
@@ -73,7 +73,9 @@ Init = Annotated[
 Overrides = Annotated[
     list[str] | None,
     typer.Option(
-        "--set", metavar="TABLE.KEY=VALUE", help="Change any key of the recipe: they are below."
+        "--set",
+        metavar="TABLE.KEY=VALUE",
+        help="Change any key of the recipe; all are listed below.",
     ),
 ]
 RunFolder = Annotated[
@@ -81,7 +83,7 @@ RunFolder = Annotated[
 ]
 Resume = Annotated[
     Path | None,
-    typer.Option(metavar="RUN", help="Go on with a run that was stopped."),
+    typer.Option(metavar="RUN", help="Resume a run that was stopped."),
 ]
 NumProcesses = Annotated[
     int | None,
@@ -90,20 +92,22 @@ NumProcesses = Annotated[
 
 # --- evaluate and mine --------------------------------------------------------------------------
 
-Folds = Annotated[int, typer.Option(min=1, help="Mean over so many parts (COCO 1K: 5).")]
-Eccv = Annotated[bool, typer.Option("--eccv", help="COCO's test set: also ECCV Caption and CxC.")]
+Folds = Annotated[int, typer.Option(min=1, help="Number of parts to average over (COCO 1K: 5).")]
+Eccv = Annotated[
+    bool, typer.Option("--eccv", help="Add ECCV Caption and CxC, for COCO's test set.")
+]
 Propose = Annotated[
     Path | None,
     typer.Option(
-        metavar="RUN", help="A run that embeds: RUN, which scores pairs, orders its candidates."
+        metavar="RUN", help="A run that embeds and proposes candidates; RUN scores the pairs."
     ),
 ]
 Top = Annotated[
-    int | None, typer.Option(min=1, help="How many --propose gives to each query; 100 by default.")
+    int | None, typer.Option(min=1, help="Candidates per query by --propose; 100 by default.")
 ]
 Rerank = Annotated[
     int | None,
-    typer.Option(min=1, help="Re-rank the run's own top N, by a run that embeds and scores pairs."),
+    typer.Option(min=1, help="Re-rank the run's own top N; the run must embed and score pairs."),
 ]
 ProposalWeight = Annotated[
     float | None,
@@ -112,21 +116,21 @@ ProposalWeight = Annotated[
 TopTexts = Annotated[int, typer.Option(min=1, help="Captions in the list of an image.")]
 TopImages = Annotated[int, typer.Option(min=1, help="Images in the list of a caption.")]
 ListsFile = Annotated[
-    Path | None, typer.Option(help="File of the lists; lists.safetensors in the run.")
+    Path | None, typer.Option(help="File of the lists; by default lists.safetensors in the run.")
 ]
 Approximately = Annotated[
-    bool, typer.Option("--approximate", help="With an index of faiss, for huge collections.")
+    bool, typer.Option("--approximate", help="Use a faiss index, for huge collections.")
 ]
 Audit = Annotated[
     bool,
     typer.Option(
         "--audit",
-        help="Look for false negatives among what is listed: a page to judge them by eye.",
+        help="Search the lists for false negatives, and write a page to judge them by eye.",
     ),
 ]
 Proposals = Annotated[
     int | None,
-    typer.Option(min=1, help="Times as many as are listed, by --propose; 2 by default."),
+    typer.Option(min=1, help="Candidates of --propose per listed entry; 2 by default."),
 ]
 
 # --- embed --------------------------------------------------------------------------------------
@@ -144,7 +148,7 @@ Shards = Annotated[
     int | None,
     typer.Option(
         min=1,
-        help="Fill a folder in so many parts, together with all processes and machines that do.",
+        help="Fill a folder of that many parts, together with other processes and machines.",
     ),
 ]
 
@@ -170,7 +174,7 @@ Small = Annotated[
 BackboneName = Annotated[
     str | None,
     typer.Option(
-        help="With --data that has no features: the vision model, folder or hub name, that "
+        help="For --data without features: the vision model, by folder or hub name, that "
         "computes them once."
     ),
 ]
@@ -182,7 +186,7 @@ Only = Annotated[
     ),
 ]
 Check = Annotated[
-    bool, typer.Option("--check", help="Only say what is needed, and what is missing.")
+    bool, typer.Option("--check", help="Only list what is needed, and what is missing.")
 ]
 Seeds = Annotated[int | None, typer.Option(min=1, help="Runs per cell of the table.")]
 Changes = Annotated[
@@ -196,23 +200,19 @@ Changes = Annotated[
 ComparisonFolder = Annotated[
     Path | None, typer.Option(help="Folder of the comparison; comparisons/RECIPE by default.")
 ]
-Jobs = Annotated[
-    int | None, typer.Option(min=1, help="Runs at a time; as many as have room by default.")
-]
+Jobs = Annotated[int | None, typer.Option(min=1, help="Runs at a time; by default as many as fit.")]
 
 # --- index and search ---------------------------------------------------------------------------
 
 IndexSource = Annotated[
     str | None,
     typer.Argument(
-        help="Folder of photos, text file with a caption a line, or a dataset; by default the "
+        help="Folder of photos, text file with one caption per line, or a dataset; by default the "
         "dataset of the run."
     ),
 ]
-IndexFolder = Annotated[
-    Path, typer.Option(help="Folder of the index: new, or to bring up to date.")
-]
-IndexSplit = Annotated[str | None, typer.Option(help="Which split of a dataset; test by default.")]
+IndexFolder = Annotated[Path, typer.Option(help="Folder of the index, to create or to update.")]
+IndexSplit = Annotated[str | None, typer.Option(help="The split of a dataset; test by default.")]
 Metadata = Annotated[
     Path | None,
     typer.Option(help="CSV with a column path and others, for photos: see `search --where`."),
@@ -220,7 +220,7 @@ Metadata = Annotated[
 Embeddings = Annotated[
     Path | None,
     typer.Option(
-        metavar="FOLDER", help="What `gradspace embed --shards` wrote, in place of a source."
+        metavar="FOLDER", help="Folder of `gradspace embed --shards`, instead of a source."
     ),
 ]
 IndexName = Annotated[
@@ -230,5 +230,5 @@ EngineAddress = Annotated[
     str | None, typer.Option(help="Address of a database for the vectors; by default the folder.")
 ]
 NumWorkers = Annotated[
-    int | None, typer.Option(min=0, help="Processes that decode photos; by default by cores.")
+    int | None, typer.Option(min=0, help="Processes that decode photos; by default, by cores.")
 ]

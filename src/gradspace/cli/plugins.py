@@ -20,7 +20,7 @@ def add_import_option(command: Any) -> None:
 
 
 def _option() -> Any:
-    """The option as typer builds it; it is done with before others are looked at."""
+    """Build the option with typer; it is processed before all others."""
     around = typer.Typer(add_completion=False)
     around.command()(_with_plugins)
     return next(one for one in typer.main.get_command(around).params if one.name == "plugins")
@@ -37,7 +37,7 @@ def _with_plugins(
         typer.Option(
             "--import",
             metavar="FILE",
-            help="A Python file, or a module, with weights, losses, models or readers of yours.",
+            help="A Python file or module with your own weights, losses, models or readers.",
             callback=_import,
             is_eager=True,
             expose_value=False,

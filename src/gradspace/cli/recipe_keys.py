@@ -1,4 +1,4 @@
-"""The keys of a recipe, as `--set` takes them: for help, and for those who type them as options."""
+"""Keys of a recipe, as `--set` takes them: for help, and for users who type them as options."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gradspace.runs.recipe import Recipe
 SETTERS = ("train", "compare")
 """Commands that take `--set`."""
 AXES = ("dataset", "model", "objective", "seed")
-"""Of a comparison, which `--only` takes a part of."""
+"""Axes of a comparison, by which `--only` selects a part of it."""
 SHORT = {"lr": "learning_rate"}
 ALIKE, VERY_ALIKE = 0.75, 0.9
 
@@ -34,7 +34,7 @@ MODELS = ", ".join(info.name for info in models())
 
 
 def describe_keys() -> str:
-    """Every key of a recipe with its default, a paragraph for each table."""
+    """Describe every key of a recipe with its default, a paragraph for each table."""
     lines = ["Keys for --set TABLE.KEY=VALUE by table, and defaults where a model has none:"]
     for table, kind in _tables().items():
         keys = [
@@ -42,7 +42,7 @@ def describe_keys() -> str:
             for key, field in kind.model_fields.items()
         ]
         lines.append(f"[bold]{table}[/] {', '.join(keys)}{FURTHER.get(table, '')}")
-    lines.append("The recipe.toml in the folder of a run has all of its keys.")
+    lines.append("The recipe.toml in the folder of a run lists all of its keys.")
     return "\n\n".join(lines)
 
 
@@ -54,15 +54,15 @@ FURTHER = {
 
 
 def suggest(command: str, option: str, value: str | None, offered: bool) -> str | None:
-    """What to type in the place of an option that is a key of the recipe; None where none is.
+    """Suggest what to type instead of an option that is a key of the recipe; None if it is not.
 
-    `offered` says that a real option is like what was typed: then only a key is meant that is
-    written like it almost to the letter.
+    `offered` says that a real option is similar: then only keys spelt almost the same are
+    considered.
     """
     name = option.lstrip("-").replace("-", "_")
     if command == "compare" and name in AXES:
         label = shlex.quote(f"{name}={value or 'LABEL'}")
-        return f"a part of the grid is chosen with --only {label}"
+        return f"choose a part of the grid with --only {label}"
     key = _find(SHORT.get(name, name), VERY_ALIKE if offered else ALIKE)
     if key is None:
         return None
@@ -70,11 +70,11 @@ def suggest(command: str, option: str, value: str | None, offered: bool) -> str 
     change = shlex.quote(f"{path}={_value(kind, value)}")
     if command in SETTERS:
         return f"{path} is a key of the recipe: --set {change}"
-    return f"{path} is a key of the recipe, which a run keeps: gradspace train --set {change}"
+    return f"{path} is a key of the recipe, fixed for each run: gradspace train --set {change}"
 
 
 def _find(name: str, alike: float) -> tuple[str, Any] | None:
-    """The dotted path and the type of the key of that name."""
+    """Find the dotted path and the type of the key of that name."""
     known: dict[str, tuple[str, Any]] = {}
     for path, kind in _paths():
         known.setdefault(path.rpartition(".")[2], (path, kind))
@@ -84,7 +84,7 @@ def _find(name: str, alike: float) -> tuple[str, Any] | None:
 
 
 def _paths() -> Iterator[tuple[str, Any]]:
-    """Every key with its type: those of all runs first, then those that most models have."""
+    """Yield every key with its type: keys of the tables, parameters, and options of readers."""
     for table, kind in _tables().items():
         yield from ((f"{table}.{n}", field.annotation) for n, field in kind.model_fields.items())
     yield from _parameters()
@@ -95,7 +95,7 @@ def _paths() -> Iterator[tuple[str, Any]]:
 
 
 def _parameters() -> list[tuple[str, Any]]:
-    """Parameters of objectives and models: a name that both have means what more of them have."""
+    """List parameters of objectives and models, those of most objectives or models first."""
     found = [
         *(
             (f"objective.{k}", type(v))
@@ -115,7 +115,7 @@ def _tables() -> dict[str, type[BaseModel]]:
 
 
 def _kind(annotation: Any) -> type[BaseModel]:
-    """The class of a table that may be left out."""
+    """Return the class of a table that may be omitted."""
     kinds = [kind for kind in (annotation, *typing.get_args(annotation)) if isinstance(kind, type)]
     return next(kind for kind in kinds if issubclass(kind, BaseModel))
 

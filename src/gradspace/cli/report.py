@@ -1,4 +1,4 @@
-"""`gradspace report`: everything that is known of runs, on one page."""
+"""`gradspace report`: everything known about runs, on one page."""
 
 from __future__ import annotations
 

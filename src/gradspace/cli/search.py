@@ -1,4 +1,4 @@
-"""`gradspace index` and `gradspace search`: from a folder of photos to what fits a sentence."""
+"""`gradspace index` and `gradspace search`: from a folder of photos to search results."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from gradspace.wording import counted, percent, typed
 
 MOST_BROKEN_SHOWN = 10
 OBEYED = re.compile("[\0-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-"""Characters that a terminal does not show but does: control, and the direction of writing."""
+"""Invisible characters that terminals obey: control characters, and the direction of writing."""
 
 Approximate = Annotated[
     IndexKind | None,
-    typer.Option(help="Search a large collection by an index of faiss instead of exactly."),
+    typer.Option(help="Search a large collection by a faiss index instead of exactly."),
 ]
 
 
@@ -54,10 +54,10 @@ def index_command(
 ) -> None:
     """Embed photos or captions into an index for `gradspace search` and `gradspace serve`.
 
-    Your own photos: gradspace index openai/clip-vit-base-patch32 photos --out index
+    For your own photos: gradspace index openai/clip-vit-base-patch32 photos --out index
 
-    Started again it embeds only what is new or has changed, and removes what is gone. It can be
-    interrupted at any moment: what is indexed is found, and the next start goes on.
+    When started again, it embeds only new and changed items, and removes missing ones. It can be
+    interrupted at any moment: indexed items can be searched, and the next start does the rest.
     """
     made = index(
         model,
@@ -106,26 +106,26 @@ def _show_update(out: Path, items: int, outcome: IndexUpdate) -> None:
 def search_command(
     index: Annotated[Path, typer.Argument(help="Folder of an index.")],
     query: Annotated[
-        str | None, typer.Argument(help="A sentence, or an image file; quote a sentence.")
+        str | None, typer.Argument(help="A sentence (in quotes), or an image file.")
     ] = None,
     *,
     image: Annotated[
-        Path | None, typer.Option(help="An image file, to be combined with the sentence.")
+        Path | None, typer.Option(help="An image file to combine with the sentence.")
     ] = None,
     image_weight: Annotated[
         float | None,
-        typer.Option(min=0, max=1, help="What the image counts beside the sentence; 0.5."),
+        typer.Option(min=0, max=1, help="Weight of the image relative to the sentence; 0.5."),
     ] = None,
     like: Annotated[
-        str | None, typer.Option(metavar="KEY", help="More like this item of the index.")
+        str | None, typer.Option(metavar="KEY", help="Find items similar to this one of the index.")
     ] = None,
-    top: Annotated[int, typer.Option(min=1, help="How many to find.")] = 10,
+    top: Annotated[int, typer.Option(min=1, help="Number of results.")] = 10,
     find: Annotated[
-        Kind | None, typer.Option(help="What to find; by default images, where there are any.")
+        Kind | None, typer.Option(help="What to find; by default images, if there are any.")
     ] = None,
     where: Annotated[
         list[str] | None,
-        typer.Option(help="Only items with, as folder=holiday or taken>=2024; may be repeated."),
+        typer.Option(help="A condition such as folder=holiday or taken>=2024; repeat for more."),
     ] = None,
     device: options.Device = None,
     as_json: options.AsJson = False,
@@ -179,5 +179,5 @@ def _show_hits(hits: Sequence[Hit], kind: Kind) -> None:
 
 
 def _shown(text: str) -> Text:
-    """As it is: brackets are no markup, and what a terminal would obey is escaped."""
+    """Escape what a terminal would obey, and treat brackets as text."""
     return Text(OBEYED.sub(lambda found: found[0].encode("unicode_escape").decode(), text))

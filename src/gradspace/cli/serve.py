@@ -20,7 +20,7 @@ from gradspace.indexes.searcher import Searcher, open_searcher
 from gradspace.processes import choose_device
 
 STOPPING = 3
-"""Seconds that requests in flight have when the server is stopped."""
+"""Seconds for requests in flight when the server is stopped."""
 
 
 def add_to(app: typer.Typer) -> None:
@@ -29,19 +29,22 @@ def add_to(app: typer.Typer) -> None:
 
 def serve(
     indexes: Annotated[
-        list[Path], typer.Argument(metavar="INDEX", help="Folders of indexes, to compare too.")
+        list[Path],
+        typer.Argument(metavar="INDEX", help="Folders of indexes; give several to compare them."),
     ],
     host: Annotated[
-        str, typer.Option(help="Address to listen on; 0.0.0.0 lets other machines in.")
+        str, typer.Option(help="Address to listen on; 0.0.0.0 admits other machines.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 for any that is free.")] = 8000,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port to listen on; 0 for any free one.")
+    ] = 8000,
     open_page: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
     explain: Annotated[
         Path | None,
         typer.Option(
             metavar="RUN",
-            help="Another run on the same data, such as a SCAN, that explains the results; by "
-            "default the index's own.",
+            help="Another run on the same data, such as SCAN, that explains the results; by "
+            "default the index's own model.",
         ),
     ] = None,
     device: Device = None,
@@ -53,13 +56,13 @@ def serve(
         searchers = [open_searcher(path, chosen, explain) for path in indexes]
         for searcher in searchers if explain else ():
             if not searcher.explains:
-                why = f"{explain} cannot say why something in {searcher.index.name} was found"
+                why = f"{explain} cannot explain results of {searcher.index.name}"
                 errors.print(why, style="yellow", markup=False, soft_wrap=True)
         run_server(searchers, listening, open_page)
 
 
 def run_server(searchers: Sequence[Searcher], listening: socket.socket, open_page: bool) -> None:
-    """Until SIGINT or SIGTERM, after which requests in flight are finished."""
+    """Serve until SIGINT or SIGTERM, after which requests in flight are finished."""
     try:
         import uvicorn
 
@@ -71,7 +74,7 @@ def run_server(searchers: Sequence[Searcher], listening: socket.socket, open_pag
         ) from error
 
     class Server(uvicorn.Server):
-        """Ends quietly where uvicorn would raise the signal once more."""
+        """Server that ends quietly where uvicorn would raise the signal again."""
 
         @contextmanager
         def capture_signals(self) -> Iterator[None]:
@@ -98,7 +101,7 @@ def run_server(searchers: Sequence[Searcher], listening: socket.socket, open_pag
     Server(
         uvicorn.Config(
             app,
-            access_log=False,  # what people search for is theirs
+            access_log=False,  # searches are private
             log_level="warning",
             server_header=False,
             timeout_graceful_shutdown=STOPPING,
@@ -107,7 +110,7 @@ def run_server(searchers: Sequence[Searcher], listening: socket.socket, open_pag
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """Before the model is loaded, so that a port that is taken is known at once."""
+    """Listen before the model is loaded, so that a port in use is reported at once."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=2048)

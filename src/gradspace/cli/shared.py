@@ -1,4 +1,4 @@
-"""The console and the progress bars of all commands."""
+"""Console and progress bars of all commands."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from gradspace import processes
 from gradspace.progress import Progress as Progressed
 
 PIPED = 10_000
-"""Letters of a line that no terminal shows."""
+"""Width of output that is not shown on a terminal."""
 
 
 class Output(Console):
-    """Wraps lines for a terminal only: what is piped is for other programs, or for a file."""
+    """Wraps lines only on a terminal: piped output is for other programs, or for a file."""
 
     @property
     def size(self) -> ConsoleDimensions:
@@ -37,7 +37,7 @@ errors = Output(stderr=True)
 
 @contextmanager
 def process_group() -> Iterator[None]:
-    """Join all processes that torchrun has started; the first one prints."""
+    """Join all processes started by torchrun; the first one prints."""
     with processes.group():
         console.quiet = errors.quiet = not processes.is_first()
         yield
@@ -45,7 +45,7 @@ def process_group() -> Iterator[None]:
 
 @contextmanager
 def progress_bar(what: str) -> Iterator[Progressed]:
-    """Show a bar with an estimate on stderr, moved by calling it with (done, total)."""
+    """Show a bar with an estimate on stderr, advanced by calls with (done, total)."""
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(),
@@ -57,7 +57,7 @@ def progress_bar(what: str) -> Iterator[Progressed]:
         task = bar.add_task(what, total=None)
 
         def move(done: int, total: int) -> None:
-            if done < bar.tasks[0].completed:  # a second pass, whose time is estimated anew
+            if done < bar.tasks[0].completed:  # a second pass, which gets a new estimate
                 bar.reset(task)
             bar.update(task, completed=done, total=total)
 

@@ -1,4 +1,4 @@
-"""`gradspace train`: from a recipe to a run, from the start or from where it stopped."""
+"""`gradspace train`: from a recipe to a run, new or resumed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def train_command(
     number: options.NumProcesses = None,
     device: options.Device = None,
 ) -> None:
-    """Train a model. Ctrl-C stops after the current step; --resume goes on without loss."""
+    """Train a model. Ctrl-C stops after the current step; --resume continues without loss."""
     if number is not None and number > 1 and processes.num_launched() == 1:
         raise typer.Exit(processes.launch(number, sys.argv[1:]))
     short = {
@@ -59,17 +59,17 @@ def train_command(
         try:
             train(chosen, out=out, resume=resume, device=device, console=console, show=progress_bar)
         except KeyboardInterrupt as error:
-            stopped = error  # which all processes do together, and leave the group together
+            stopped = error  # on all processes, which then leave the group together
     if stopped is not None:
         raise stopped
 
 
 def _check_said_once(given: Mapping[str, tuple[str, object]], overrides: Sequence[str]) -> None:
-    """A ValueError where `--set` would win over an option in silence."""
+    """Raise a ValueError if `--set` would silently override an option."""
     for override in overrides:
         name = override.partition("=")[0].strip()
         for key, (option, value) in given.items():
             if overlap(name, key):
                 raise ValueError(
-                    f"{option} {value} and --set {override} both say {key}: leave one of them out"
+                    f"{option} {value} and --set {override} both set {key}: leave one of them out"
                 )

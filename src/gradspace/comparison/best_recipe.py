@@ -1,4 +1,4 @@
-"""Recipes with the best points of a study, which are read on test, once."""
+"""Recipes with the best points of a study, to be evaluated on test, once."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from gradspace.comparison.tried import Tried
 from gradspace.files import write_atomically
 
 SEEDS = 5
-"""At least, as the differences on test are the result."""
+"""Smallest number of seeds, as the differences on test are the result."""
 
 
 def save_best_recipes(
     folder: Path, study: Path, comparison: Comparison, best: Sequence[Tried]
 ) -> list[Path]:
-    """Write one for each dataset and model: the recipe `study` with nothing left to choose.
+    """Write a recipe for each dataset and model: `study` with a single value per parameter.
 
-    Every parameter has a single value. They extend the study, and share its runs.
+    They extend the study, and share its runs.
     """
     groups: dict[tuple[str, str], list[Tried]] = {}
     for one in best:
@@ -47,12 +47,12 @@ def save_best_recipes(
         which = f"-{folder_name(f'{dataset} {model}')}" if len(groups) > 1 else ""
         paths.append(folder / f"{study.stem}-best{which}.toml")
         with write_atomically(paths[-1]) as file:
-            file.write(f"# Chosen on dev, to be read on test.\n{tomli_w.dumps(tables)}")
+            file.write(f"# Chosen on dev, to be evaluated on test.\n{tomli_w.dumps(tables)}")
     return paths
 
 
 def _reference(recipe: Path, folder: Path) -> str:
-    """How a recipe in a folder names another one: by its built-in name, or its path from there."""
+    """Refer to a recipe from a folder: by its built-in name, or by its path from there."""
     if recipe.is_relative_to(FOLDER):
         return recipe.relative_to(FOLDER).with_suffix("").as_posix()
     return os.path.relpath(recipe.resolve(), folder.resolve())

@@ -1,4 +1,4 @@
-"""Comparisons that come with gradspace, found by name: `icr-table1`, `flickr8k/goal`."""
+"""Comparisons included in gradspace, found by name: `icr-table1`, `flickr8k/goal`."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ FOLDER = Path(__file__).parents[1] / "recipes"
 
 @dataclass(frozen=True)
 class BuiltIn:
-    """A comparison of the package; its name stands where the path of a file may stand."""
+    """A comparison of the package; its name may be given instead of a path."""
 
     name: str
     title: str
 
 
 def list_builtin() -> list[BuiltIn]:
-    """Every built-in comparison, by name."""
+    """List every built-in comparison, by name."""
     return [BuiltIn(name, str(read_toml(path)["title"])) for name, path in _files().items()]
 
 
 def find_comparison(given: str | Path) -> Path:
-    """The file of a comparison: `given` where that exists, else the built-in one of that name."""
+    """Find the file of a comparison: `given` if that exists, else the built-in one of that name."""
     path = Path(given)
     found = path if path.is_file() else builtin_file(path.as_posix())
     if found is None and not path.exists():
@@ -36,7 +36,7 @@ def find_comparison(given: str | Path) -> Path:
 
 
 def builtin_file(name: str) -> Path | None:
-    """The file of the built-in comparison of that name, if there is one."""
+    """Return the file of the built-in comparison of that name, if there is one."""
     return _files().get(name)
 
 

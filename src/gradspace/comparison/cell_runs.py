@@ -1,4 +1,4 @@
-"""The cells of a comparison and their runs: which are finished, which are to be trained."""
+"""Cells of a comparison and their runs: which are finished, and which have to be trained."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ from gradspace.training.schedule import stages
 Labels = tuple[str, str, str, int]
 """Dataset, model, objective and seed."""
 CHOSEN_BY = "rsum"
-"""The metric by which points of a study are chosen."""
+"""Metric by which points of a study are chosen."""
 COLLAPSED = 0.0
-"""What a run that collapsed, or whose loss was not finite, counts as: no rsum is lower."""
+"""Value of a run that collapsed, or whose loss was not finite: no rsum is lower."""
 
 
 @dataclass
 class CellRuns:
-    """All runs of a comparison as they are on disk; further cells may come while others train."""
+    """Runs of a comparison as they are on disk; cells may be added while others train."""
 
     comparison: Comparison
     out: Path
     planned: int
-    """Runs that the tables will have, those that are yet to be chosen included."""
+    """Number of runs in the final tables, including those not chosen yet."""
     cells: list[Cell] = field(default_factory=list)
-    """Those of the tables so far."""
+    """Cells of the tables so far."""
     kept: list[Cell] = field(default_factory=list)
-    """Those that were finished before, first rounds too."""
+    """Cells that were finished before, including first rounds."""
     missing: list[Cell] = field(default_factory=list)
-    """All others, in the order of their tasks."""
+    """All other cells, in the order of their tasks."""
     outcomes: dict[Labels, float] = field(default_factory=dict)
-    """What is known of `outcome`."""
+    """Known results of `outcome`."""
 
     def add(self, cells: Sequence[Cell]) -> list[Task]:
-        """Take in more cells; what has to be trained for them."""
+        """Add cells, and return the tasks that have to be trained for them."""
         self.cells += cells
         known = {cell.labels for cell in self.every}
         tasks = []
@@ -61,14 +61,14 @@ class CellRuns:
 
     @property
     def total(self) -> int:
-        """All runs that there will be."""
+        """Number of all runs, including future ones."""
         return len(self.every) + self.planned - len(self.cells)
 
     def run(self, cell: Cell) -> Run:
         return Run(cell.folder(self.out / "runs"))
 
     def outcome(self, cell: Cell) -> float | None:
-        """How well a run did, and 0 where training failed for good; None before that."""
+        """Return the metric of a finished run, 0 if training failed for good, None before that."""
         if cell.labels not in self.outcomes:
             if self.has_collapsed(cell):
                 self.outcomes[cell.labels] = COLLAPSED
@@ -78,17 +78,17 @@ class CellRuns:
         return self.outcomes.get(cell.labels)
 
     def has_collapsed(self, cell: Cell) -> bool:
-        """Did training give up on it, for good?"""
+        """Whether training gave up on a cell for good."""
         return self.run(cell).failure.exists()
 
     def is_finished(self, cell: Cell) -> bool:
-        """Trained to its end, evaluated and analysed as the comparison asks for."""
+        """Whether a cell is trained to its end, and evaluated and analysed as required."""
         run, comparison = self.run(cell), self.comparison
         if not (run.has_begun or run.failure.exists()):
             return False
         if run.recipe() != cell.recipe_in(self.out / "runs"):
             raise ValueError(
-                f"{run.folder} was trained by another recipe than {cell} has now: delete it, or "
+                f"{run.folder} was trained with another recipe than {cell} has now: delete it, or "
                 "choose another --out"
             )
         if not (self._results(run).exists() and run.analysis.exists() and _is_trained(run)):
@@ -115,6 +115,6 @@ class CellRuns:
 
 
 def _is_trained(run: Run) -> bool:
-    """To its end; one that was stopped may have been evaluated as well, by `gradspace report`."""
+    """Whether a run is trained to its end; `gradspace report` may have evaluated a stopped one."""
     last = stages(run.recipe())[-1].end - 1
     return any(line["kind"] == "epoch" and line["epoch"] == last for line in run.metrics())

@@ -1,4 +1,4 @@
-"""Run a comparison and make everything of it: results, tables, verdicts."""
+"""Comparison from runs to results, tables and verdicts."""
 
 from __future__ import annotations
 
@@ -41,20 +41,20 @@ from gradspace.runs.system import load_system
 
 @dataclass(frozen=True)
 class Compared:
-    """What a comparison has come to."""
+    """Outcome of a comparison."""
 
     entries: list[Entry]
     failed: list[tuple[Cell, str]]
-    """Runs that came to no end, and why."""
+    """Failed runs, with the reason."""
     stopped: bool
-    """By the user or the machine, before all runs were done."""
+    """Whether the user or the machine stopped it before all runs were done."""
     collapsed: list[tuple[Cell, str]] = field(default_factory=list)
-    """Runs of a study that training gave up, which tells how good their points are."""
+    """Runs of a study on which training gave up, which is a result for their points."""
     tried: list[Tried] = field(default_factory=list)
     """The points of a study, in the order in which they were chosen."""
 
     def entries_of(self, points: Sequence[Tried]) -> list[Entry]:
-        """The entries of some points of a study."""
+        """Select the entries of some points of a study."""
         wanted = {cell.labels for one in points for cell in one.cells}
         return [entry for entry in self.entries if entry.labels in wanted]
 
@@ -69,9 +69,9 @@ def run_cells(
     console: Console,
     tuner: Tuner | None = None,
 ) -> Compared:
-    """Train and evaluate every cell that is not finished; the finished ones are kept.
+    """Train and evaluate every cell that is not finished; finished runs are kept.
 
-    With a tuner further cells follow, as it chooses.
+    With a tuner, further cells follow, which it chooses.
     """
     runs = CellRuns(comparison, out, tuner.num_runs(cells) if tuner else len(cells))
 
@@ -87,7 +87,7 @@ def run_cells(
     trained = list(zip(runs.missing, jobs, strict=True))
     failed = [(cell, job.problem) for cell, job in trained if job.state == "failed"]
     collapsed = []
-    if comparison.is_study:  # where it is a result
+    if comparison.is_study:  # in which a collapse is a result
         collapsed = [(cell, problem) for cell, problem in failed if runs.has_collapsed(cell)]
         failed = [(cell, problem) for cell, problem in failed if not runs.has_collapsed(cell)]
     unfinished = {cell.labels for cell, job in trained if job.state != "finished"}
@@ -105,18 +105,18 @@ def run_cells(
 
 @dataclass(frozen=True)
 class Findings:
-    """A comparison, ready to be looked at."""
+    """Findings of a comparison, ready to be shown."""
 
     title: str
     tables: list[ResultTable]
     verdicts: list[str]
     tests: Tests
     counts: bool = False
-    """Do the tables have counts of COCOS?"""
+    """Whether the tables have COCOS."""
 
 
 def find_out(view: View, entries: Sequence[Entry]) -> Findings:
-    """Tables and what they say, in words."""
+    """Make tables, and verdicts in words."""
     tests = test_differences(entries, list(dict.fromkeys((*view.metrics, "rsum"))))
     verdicts = []
     for (dataset, model, metric), (results, differences) in tests.items():
@@ -129,7 +129,7 @@ def find_out(view: View, entries: Sequence[Entry]) -> Findings:
 
 
 def _main_metric(view: View, tests: Tests) -> str:
-    """rsum where the table has it, else the first metric that can be tested."""
+    """Return rsum if the table has it, else the first metric that can be tested."""
     tested = [metric for _, _, metric in tests]
     return next(
         (m for m in ("rsum", *view.metrics) if m in view.metrics and m in tested),
@@ -138,9 +138,9 @@ def _main_metric(view: View, tests: Tests) -> str:
 
 
 def save_findings(out: Path, entries: Sequence[Entry], findings: Findings, stem: str) -> list[Path]:
-    """results.parquet, and the tables in every format.
+    """Write results.parquet, and the tables in every format.
 
-    Recipes that extend one another share a folder: the results of other runs in it are kept.
+    Recipes that extend one another share a folder: results of other runs in it are kept.
     """
     results = out / "results.parquet"
     rows = [replace(r, run=str(Path(r.run).relative_to(out))) for e in entries for r in e.rows()]
@@ -157,15 +157,15 @@ def save_findings(out: Path, entries: Sequence[Entry], findings: Findings, stem:
     return paths
 
 
-# --- runs and comparisons that are there already ------------------------------------------------
+# --- existing runs and comparisons --------------------------------------------------------------
 
 
 def gather(
     paths: Sequence[Path], device: torch.device, counting: Counting | None = None
 ) -> tuple[View, list[Entry]]:
-    """The runs of comparisons and single runs, which are evaluated where they are not yet.
+    """Collect the runs of comparisons and single runs; those without results are evaluated.
 
-    With `counting` what contributes is counted so; the analysis in a run's folder stays.
+    With `counting` contributions are counted that way; the analysis in a run's folder is kept.
     """
     entries: list[Entry] = []
     for path in {path.resolve(): path for path in paths}.values():
@@ -205,7 +205,7 @@ def _counted(entry: Entry, device: torch.device, counting: Counting) -> Entry:
 
 
 def _inside(folder: Path, name: str) -> Path:
-    """A path from a file, which must not lead out of the file's folder."""
+    """Resolve a path read from a file, which must not lead out of the file's folder."""
     path = folder / name
     if not path.resolve().is_relative_to(folder.resolve()):
         raise ValueError(f"{folder}/results.parquet names a run outside of its folder: {name}")
@@ -222,7 +222,7 @@ def _entry_of_run(run: Run, device: torch.device) -> Entry:
 
 
 def _told_apart(entries: Sequence[Entry]) -> list[Entry]:
-    """Runs under equal labels that are no seeds of one recipe get the names of their folders."""
+    """Add the names of their folders to runs of equal labels that are not seeds of one recipe."""
     keys = [_key(entry) for entry in entries]
     first = dict(zip(reversed(keys), reversed(entries), strict=True))
     num_recipes = Counter(labels for labels, _ in first)
@@ -243,7 +243,7 @@ def _told_apart(entries: Sequence[Entry]) -> list[Entry]:
 
 
 def _key(entry: Entry) -> tuple[str, str]:
-    """Labels and recipe, apart from the seed; each may start from, and read, files of its own."""
+    """Return labels and recipe without the seed and the paths of files that it reads."""
     files = {"data": {"source", "images", "features"}, "offline": {"lists"}}
     recipe = entry.run.recipe().model_dump_json(exclude={"seed": True, "init": True, **files})
     return f"{entry.dataset}, {entry.model}, {entry.objective}", recipe

@@ -1,4 +1,4 @@
-"""The finished runs of a comparison, with all that is known of each."""
+"""Entries of a comparison: its finished runs, with all their numbers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Entry:
         return f"{self.objective}, {self.model}, {self.dataset}, seed {self.seed}"
 
     def rows(self) -> Iterator[Row]:
-        """Every number of the run."""
+        """Yield every number of the run."""
         counts = cocos_metrics(self.analysis.cocos)
         name = results_name(self.results.split, self.results.folds)
         measured = [(name, n, v, None) for n, v in self.results.metrics.items()]
@@ -51,7 +51,7 @@ class Entry:
         return self._row(metric).value
 
     def std_over_batches(self, metric: str) -> float | None:
-        """The deviation of what is counted batch by batch; None for anything else."""
+        """Return the deviation over batches of a count; None for other metrics."""
         return self._row(metric).std if self.analysis.num_batches > 1 else None
 
     def _row(self, metric: str) -> Row:
@@ -60,13 +60,13 @@ class Entry:
             results = self.run.results(self.results.split, self.results.folds)
             file = self.run.analysis if metric in (*COCOS, SECONDS) else results
             raise ValueError(
-                f"{metric} was not measured for {self.name}: delete {file}, and it is made anew"
+                f"{metric} was not measured for {self.name}: delete {file}, and it is made again"
             )
         return found
 
 
 Group = Mapping[str, Sequence[Entry]]
-"""objective -> its seeds, of one model on one dataset."""
+"""objective -> its seeds, for one model on one dataset."""
 
 
 def load_entry(
@@ -77,7 +77,7 @@ def load_entry(
 
 
 def grouped(entries: Sequence[Entry]) -> dict[tuple[str, str], dict[str, list[Entry]]]:
-    """(dataset, model) -> objective -> seeds; within a dataset all are judged on the same data."""
+    """Group (dataset, model) -> objective -> seeds; within a dataset the test data must agree."""
     found: dict[tuple[str, str], dict[str, list[Entry]]] = {}
     for entry in entries:
         of_model = found.setdefault((entry.dataset, entry.model), {})
@@ -88,7 +88,7 @@ def grouped(entries: Sequence[Entry]) -> dict[tuple[str, str], dict[str, list[En
 
 
 def per_image(group: Group, metric: str) -> dict[str, NDArray[np.float64]]:
-    """objective -> [seeds, images] of a recall or rsum: what the statistics are made from."""
+    """Collect objective -> [seeds, images] of a recall or rsum, from which statistics are made."""
     return {
         objective: np.stack([entry.results.per_image(metric) for entry in seeds])
         for objective, seeds in group.items()

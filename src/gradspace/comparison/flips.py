@@ -1,4 +1,4 @@
-"""Queries that one run answers and another does not."""
+"""Flips: queries that one run answers and another does not."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gradspace.runs.results import Indices, RunResults, check_comparable
 
 @dataclass(frozen=True, eq=False)
 class Flips:
-    """The queries of one direction, by which of two runs finds a positive in its first k."""
+    """Queries of one direction, by which of two runs finds a positive in its first k."""
 
     both: Indices
     only_first: Indices
@@ -21,7 +21,7 @@ class Flips:
 
 
 def find_flips(first: RunResults, second: RunResults, k: int = 1) -> dict[str, Flips]:
-    """i2t, t2i -> flips; queries without a positive are left out."""
+    """Find i2t, t2i -> flips; queries without a positive are left out."""
     check_comparable([("the first run", first), ("the second run", second)])
     return {way: _flips(first.ranks[way], second.ranks[way], k) for way in DIRECTIONS}
 

@@ -1,4 +1,4 @@
-"""The cells of a comparison: one training recipe for every dataset, model, objective and seed."""
+"""Cells of a comparison: one training recipe for every dataset, model, objective and seed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gradspace.runs.toml_files import apply_override, set_key
 Labelled = TypeVar("Labelled")
 
 SMALL_SHARE = 7 / 30
-"""Of the epochs: the published 30 become 7."""
+"""Share of the epochs in a small comparison: the published 30 become 7."""
 SMALL = (
     "small: models of width 128, 7 of 30 epochs, a quarter of the batch, learning rate 0.001, a "
     "first epoch of nt-xent for objectives of the hardest negative"
@@ -28,7 +28,7 @@ SMALL_MODEL = {"width": 128, "word_width": 64}
 SMALL_SCENES = {"num_train": 2000, "num_dev": 200, "num_test": 500}
 MAX_SMALL_SEEDS = 3
 MAX_NAME = 200
-"""Letters of a folder's name, where file systems take 255 bytes."""
+"""Longest name of a folder in characters; file systems allow 255 bytes."""
 OF_PRETRAINED = (
     "backbone",
     "text_encoder",
@@ -37,7 +37,7 @@ OF_PRETRAINED = (
     "weights",
     "word_vectors",
 )
-"""Keys of a model that concern pretrained parts, or what they read."""
+"""Keys of a model that concern pretrained parts, or their input."""
 
 
 @dataclass(frozen=True)
@@ -50,11 +50,11 @@ class Cell:
     seed: int
     recipe: Recipe
     point: StudyPoint = ()
-    """Of a study."""
+    """Point of a study."""
     first: Cell | None = None
-    """What is trained before: a first round, whose best model mines the negatives of this one."""
+    """First round, trained before this cell, whose best model mines its negatives."""
     continues: bool = False
-    """Does it start from the weights of that model?"""
+    """Whether it starts from the weights of that model."""
 
     @property
     def labels(self) -> tuple[str, str, str, int]:
@@ -62,7 +62,7 @@ class Cell:
 
     @property
     def search(self) -> tuple[str, str, str]:
-        """Dataset, model and objective, whose points are chosen for themselves."""
+        """Dataset, model and objective, for which points are chosen separately."""
         objective = self.objective.removesuffix(point_label(self.point)).rstrip()
         return self.dataset, self.model, objective
 
@@ -71,7 +71,7 @@ class Cell:
         return runs.joinpath(*map(folder_name, map(str, labels)), f"seed-{seed}")
 
     def recipe_in(self, runs: Path) -> Recipe:
-        """The recipe, with the folder of the first round that it goes on from."""
+        """Return the recipe, with the folder of the first round that it starts from."""
         if self.first is None or not self.continues:
             return self.recipe
         return self.recipe.model_copy(update={"init": self.first.folder(runs)})
@@ -81,7 +81,7 @@ class Cell:
 
 
 def folder_name(label: str) -> str:
-    """The label without what a path or a shell would take for its own; a digest ends long ones."""
+    """Make a folder name without characters special to paths or shells; digests end long ones."""
     name = re.sub(r"[^\w+.=-]+", "-", label).strip("-.") or "-"
     if len(name) <= MAX_NAME:
         return name
@@ -91,7 +91,7 @@ def folder_name(label: str) -> str:
 def cells(
     comparison: Comparison, name: str, *, overrides: Sequence[str] = (), small: bool = False
 ) -> list[Cell]:
-    """Every run of the grid, seed by seed, so that a table is whole as early as it can be."""
+    """List every run of the grid, seed by seed, so that tables are complete as soon as possible."""
     make = CellMaker(comparison, name, tuple(overrides), small)
     wanted = comparison.only.seed or range(comparison.seeds)
     grid = [
@@ -110,7 +110,7 @@ def cells(
 
 
 def _check_folders(grid: Sequence[Cell]) -> None:
-    """Every run has a folder of its own."""
+    """Check that every run has a separate folder."""
     owners: dict[Path, Cell] = {}
     for cell in with_first_rounds(grid):
         owner = owners.setdefault(cell.folder(Path()), cell)
@@ -122,7 +122,7 @@ def _check_folders(grid: Sequence[Cell]) -> None:
 
 
 def with_first_rounds(grid: Sequence[Cell]) -> list[Cell]:
-    """The cells of a table, each after the first round it needs, which may be in no table."""
+    """List the cells of a table, each after the first round it needs, which may be in no table."""
     found: dict[tuple[str, str, str, int], Cell] = {}
     for cell in grid:
         for one in (cell.first, cell):
@@ -133,7 +133,7 @@ def with_first_rounds(grid: Sequence[Cell]) -> list[Cell]:
 
 @dataclass(frozen=True)
 class CellMaker:
-    """Lays all parts of a run over each other."""
+    """Combines all parts of a run into its recipe."""
 
     comparison: Comparison
     name: str
@@ -141,12 +141,12 @@ class CellMaker:
     small: bool
 
     def seeds(self, dataset: str, model: str, objective: str, point: StudyPoint) -> list[Cell]:
-        """All runs of a point of a study."""
+        """Make all runs of a point of a study."""
         tables = _objective(self.comparison, objective, point)
         return [self.cell(dataset, model, tables, s) for s in range(self.comparison.seeds)]
 
     def cell(self, dataset: str, model: str, objective: _Objective, seed: int) -> Cell:
-        """One run."""
+        """Make one run."""
         given, tables = self.comparison, objective.tables
         choice = given.objectives[objective.name]
         first = self._first(dataset, model, objective, seed)
@@ -155,7 +155,7 @@ class CellMaker:
             tables = lay_over({"offline": {}} if choice.mines else {}, tables)
         raw = lay_over(lay_over(given.recipe, given.models[model].tables), tables)
         if "offline" not in tables:
-            raw.pop("offline", None)  # what second rounds share
+            raw.pop("offline", None)  # which second rounds share
         for exception in given.exceptions:
             if exception.concerns(dataset, model, objective.name, choice.after):
                 raw = lay_over(raw, exception.tables)
@@ -165,7 +165,7 @@ class CellMaker:
         where = f"{self.name}: {dataset}, {model}, {label}"
         if self.small:
             raw = _smaller(raw, where, continues=continues)
-        for key, value in point:  # whatever lies over it: the run is named by it
+        for key, value in point:  # after all other tables, since the run is named after the point
             set_key(raw, key, value)
         for override in self.overrides:
             apply_override(raw, override)
@@ -173,13 +173,13 @@ class CellMaker:
         return Cell(dataset, model, label, seed, recipe, point, first, continues)
 
     def _first(self, dataset: str, model: str, objective: _Objective, seed: int) -> Cell | None:
-        """What has to be trained before a run: another objective, or another model."""
+        """Make the cell that must be trained before a run: another objective, or another model."""
         given = self.comparison
         of_objective, of_model = given.objectives[objective.name].after, given.models[model].after
         if of_objective is not None and of_model is not None:
             raise ValueError(
                 f"{self.name}: {objective.name} comes after {of_objective} and {model} after "
-                f"{of_model}: a run can come after one other"
+                f"{of_model}: a run can come after one other only"
             )
         if of_objective is not None:
             return self.cell(dataset, model, _objective(given, of_objective), seed)
@@ -187,10 +187,10 @@ class CellMaker:
 
 
 def on_data(comparison: Comparison, source: str) -> tuple[Comparison, list[str]]:
-    """The same grid on the data at hand, and what differs, in words.
+    """Adapt the grid to the data at hand, and describe the differences.
 
-    Models lose their pretrained parts and read what the dataset has; those that differed in
-    nothing else become one.
+    Models lose their pretrained parts and read what the dataset has; those that differed only in
+    these are merged.
     """
     label = source if source == "scenes" else Path(source).name
     models: dict[str, ModelChoice] = {}
@@ -199,17 +199,17 @@ def on_data(comparison: Comparison, source: str) -> tuple[Comparison, list[str]]
         kept = {key: value for key, value in model.model.items() if key not in OF_PRETRAINED}
         begun = comparison.models[model.after] if model.after else model  # nothing to fine-tune
         training = begun.training
-        if begun.finetune and training.get("epochs") == 0:  # what would train the backbone
+        if begun.finetune and training.get("epochs") == 0:  # the backbone was all it trained
             training = {**training, **begun.finetune}
         plain = {"model": kept, "training": training, "finetune": None, "reads": "features"}
         bare = begun.model_copy(update=plain)
         same = next((n for n, other in models.items() if other == bare), None)
         lost = [str(model.model[key]) for key in ("backbone", "text_encoder") if key in model.model]
         if same is not None:
-            notes.append(f"{name} is the same as {same} here, and left out")
+            notes.append(f"{name} is the same as {same} here, and is left out")
             continue
         if lost:
-            notes.append(f"{name} is without its pretrained {' and '.join(lost)}")
+            notes.append(f"{name} runs without its pretrained {' and '.join(lost)}")
         models[name] = bare
     changed = {
         "datasets": {label: {"features": {"source": source}}},
@@ -224,7 +224,7 @@ def on_data(comparison: Comparison, source: str) -> tuple[Comparison, list[str]]
 
 @dataclass(frozen=True)
 class _Objective:
-    """An objective of the grid, or a point of a study of it."""
+    """An objective of the grid, or a point of its study."""
 
     name: str
     point: StudyPoint
@@ -236,7 +236,7 @@ class _Objective:
 
 
 def objective_tables(comparison: Comparison, name: str) -> Tables:
-    """What a label of an objective lays over the recipe; it names the objective itself, or may."""
+    """Return the tables of a label, which is the objective's name unless they give another."""
     return lay_over({"objective": {"name": name}}, comparison.objectives[name].tables)
 
 
@@ -263,15 +263,15 @@ def _objectives(comparison: Comparison) -> Iterator[_Objective]:
 
 
 def chosen(choices: Mapping[str, Labelled], labels: Sequence[str]) -> dict[str, Labelled]:
-    """The part of an axis that `only` names; all of it where it names nothing."""
+    """Select the part of an axis that `only` names; all of it if it names nothing."""
     return {name: choice for name, choice in choices.items() if not labels or name in labels}
 
 
 def _smaller(raw: Tables, where: str, *, continues: bool) -> Tables:
-    """For two cores and minutes: fewer epochs and narrower models, in smaller batches.
+    """Reduce a recipe to minutes on two cores: fewer epochs, narrower models, smaller batches.
 
-    With few steps the hardest negatives alone do not train a model from its random start, so that
-    objectives which have nothing else are preceded by an epoch of another.
+    In few steps the hardest negatives alone do not train a model from random weights, so that
+    objectives of these alone are preceded by an epoch of another one.
     """
     full = make_recipe(raw, where)
     training = full.training

@@ -1,4 +1,4 @@
-"""What a person sees while a comparison runs: a table of runs, and the time that is left."""
+"""Display of a running comparison: a table of runs, and the time left."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ Jobs = Mapping[Labels, Job]
 
 
 class LiveTable:
-    """One row per objective, one column per seed; lines instead where there is no terminal.
+    """Table with a row per objective and a column per seed; without a terminal, plain lines.
 
-    The points of a study are summed up. What all runs have in common is left out.
+    Points of a study are summarised, and labels common to all runs are omitted.
     """
 
     def __init__(self, console: Console, runs: CellRuns) -> None:
@@ -49,7 +49,7 @@ class LiveTable:
         self._live.stop()
 
     def show(self, jobs: Sequence[Job]) -> None:
-        """`jobs` are those of the cells that were missing, in their order."""
+        """Show jobs, which are those of the missing cells, in their order."""
         missing = self.runs.missing
         if self.console.is_terminal:
             by_labels = {cell.labels: job for cell, job in zip(missing, jobs, strict=True)}
@@ -64,7 +64,7 @@ class LiveTable:
                 self.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     def _table(self, jobs: Jobs) -> Table:
-        """A column per seed where they fit, else one that sums them up: rsum is never cut off."""
+        """Draw a column per seed if they fit, else one that sums them up; rsum is never cut off."""
         if any(cell.point for cell in self.runs.every):
             return self._searches(jobs)
         seeds = sorted({cell.seed for cell in self.runs.every})
@@ -85,7 +85,7 @@ class LiveTable:
         return self._rows(jobs, cells, [name for name, _ in columns])
 
     def _searches(self, jobs: Jobs) -> Table:
-        """How many runs of every objective are where, and the best of them."""
+        """Count the runs of every objective by state, and show the best of them."""
         searches: dict[RowName, list[Labels]] = {}
         for cell in self.runs.every:
             searches.setdefault(cell.search, []).append(cell.labels)
@@ -120,9 +120,9 @@ class LiveTable:
 
 
 def time_left(done: float, left: float, started: float) -> str:
-    """From the runs done since the start, every one counting the same."""
+    """Estimate from the runs done since the start, all weighted equally."""
     if done < 0.02:
-        return "time left not known yet"
+        return "time left unknown yet"
     seconds = (time.monotonic() - started) / done * left
     return f"{int(seconds // 60)}:{int(seconds % 60):02d} left"
 
@@ -132,7 +132,7 @@ def _dev(job: Job) -> str:
 
 
 def _cell(jobs: Sequence[Job], num_kept: int) -> str:
-    """The state of a run, or how many of several are done, with their mean rsum."""
+    """Format the state of a run, or the number done of several, with their mean rsum."""
     known = [job.rsum for job in jobs if job.rsum is not None]
     rsum = f"  {fmean(known):.0f}" if known else ""
     if len(jobs) + num_kept > 1:

@@ -1,4 +1,4 @@
-"""What a comparison needs to run, and where it has to be."""
+"""Needs of a comparison: files and models, and where they have to be."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class Need:
     what: str
     there: bool
     fetched: bool
-    """A model with the name of one on the hub, which is downloaded when it is first used."""
+    """Whether it is named like a model on the hub, which is downloaded on first use."""
     about: str
 
 
 def find_needs(comparison: Comparison, cells: Sequence[Cell]) -> list[Need]:
-    """Everything that the cells read, and what is trained before them, each once."""
+    """List everything that the cells and their first rounds read, each once."""
     paths: dict[str, None] = {}
     models: dict[str, None] = {}
     for cell in with_first_rounds(cells):
@@ -44,12 +44,12 @@ def find_needs(comparison: Comparison, cells: Sequence[Cell]) -> list[Need]:
 
 
 def _is_there(path: str) -> bool:
-    """Whether it is a file or a folder, or stands for data such as a glob of shards does."""
+    """Whether a path is a file or a folder, or names data otherwise, as a glob of shards does."""
     return Path(path).expanduser().exists() or is_dataset(path)
 
 
 def check_needs(comparison: Comparison, cells: Sequence[Cell], name: str) -> None:
-    """A ValueError where files are missing, before anything is trained."""
+    """Raise a ValueError if files are missing, before anything is trained."""
     if any(cell.recipe.data.parameters.get("stream") for cell in cells):
         raise ValueError(
             f"{name} has data.stream: a comparison analyses its runs over all of the training "
@@ -61,12 +61,12 @@ def check_needs(comparison: Comparison, cells: Sequence[Cell], name: str) -> Non
         more = f", and {others} more {'are' if others > 1 else 'is'} missing" if others else ""
         raise ValueError(
             f"{name} needs {missing[0].what}, which is not there{more}: `gradspace compare {name} "
-            "--check` says what to put where, `--data scenes` runs the same grid on built-in data"
+            "--check` lists what goes where, `--data scenes` runs the same grid on built-in data"
         )
 
 
 def _about(what: str, sentences: dict[str, str]) -> str:
-    """The sentence on it, or on the folder it is in."""
+    """Find the sentence on a need, or on the folder it is in."""
     folders = [str(folder) for folder in (Path(what), *Path(what).parents)]
     return next((sentences[folder] for folder in folders if folder in sentences), "")
 
@@ -78,5 +78,5 @@ def _has(model: str) -> bool:
 
 
 def _on_hub(model: str) -> bool:
-    """Names are `name` or `owner/name`; anything else is a folder."""
+    """Whether a name is `name` or `owner/name`; anything else is a folder."""
     return model.count("/") <= 1 and not model.startswith((".", "/", "~"))

@@ -1,4 +1,4 @@
-"""Published numbers: a CSV beside a recipe, one line per number of the paper."""
+"""Published numbers: a CSV beside a recipe, with one line per number of the paper."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ COLUMNS = ("table", "row", "dataset", "model", "objective", "metric", "mean", "s
 
 @dataclass(frozen=True)
 class Published:
-    """One number of a paper; std is None where the paper gives none."""
+    """One number of a paper; std is None if the paper gives none."""
 
     table: str
     row: str
@@ -32,7 +32,7 @@ class Published:
 
 
 def load_published(path: Path) -> list[Published]:
-    """The numbers of a file, checked line by line."""
+    """Read the numbers of a file, checked line by line."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:

@@ -10,8 +10,8 @@
     [objectives.triplet]
     [objectives.triplet-hard]
 
-Every choice is a part of a training recipe; a cell of the grid is all its parts laid over each
-other. `gradspace compare --list` names those that come with gradspace.
+Every choice is a part of a training recipe; a cell of the grid combines its parts into one.
+`gradspace compare --list` names those that come with gradspace.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Tables = dict[str, Any]
 """Part of a training recipe: tables by name."""
 PARTS = ("data", "model", "objective", "training", "finetune", "offline")
 NAMED = {
-    "seed": "seeds tell the runs of a cell apart: use --seeds, or --only seed=NUMBER",
+    "seed": "seeds are an axis of the grid: use --seeds, or --only seed=NUMBER",
     "data.source": "datasets go by their names in [datasets]: use --data, or add one to the recipe",
     "model.name": "models go by their names in [models]: use --only model=LABEL, or add one",
     "objective.name": (
@@ -44,11 +44,11 @@ NAMED = {
         "add one to the recipe"
     ),
 }
-"""Keys of the training recipe that are an axis of every grid, and what to do in place of them."""
+"""Keys of the training recipe that are an axis of every grid, and what to use instead of them."""
 
 
 class Choice(RecipeTable):
-    """One value of an axis of the grid: tables that it lays over the training recipe."""
+    """One value of an axis of the grid: tables that become part of the training recipe."""
 
     model: Tables = Field(default_factory=dict)
     objective: Tables = Field(default_factory=dict)
@@ -63,9 +63,9 @@ class Choice(RecipeTable):
 
 class ModelChoice(Choice):
     reads: str
-    """Which of a dataset's inputs it is trained on."""
+    """Kind of input of the dataset that it is trained on."""
     after: str | None = None
-    """The model whose run, of the same objective and seed, it starts from."""
+    """Model whose run, of the same objective and seed, it starts from."""
 
 
 class ObjectiveChoice(Choice):
@@ -73,27 +73,27 @@ class ObjectiveChoice(Choice):
     """Key of the training recipe -> values to try with this objective."""
     offline: Tables = Field(default_factory=dict)
     after: str | None = None
-    """The objective of a first round, whose best model mines the negatives of this one."""
+    """Objective of a first round, whose best model mines the negatives of this one."""
     continues: bool = False
-    """Does it start from the weights of that model?"""
+    """Whether it starts from the weights of that model."""
     mines: bool = True
-    """Without it, a second round is more training: the control of what mining adds."""
+    """Whether its second round mines negatives; if not, it is the control: just more training."""
 
     @model_validator(mode="after")
     def _continues_something(self) -> ObjectiveChoice:
         if self.continues and self.after is None:
-            raise ValueError("continues needs after, the first round to go on from")
+            raise ValueError("continues needs after, the first round to start from")
         return self
 
 
 class Exceptional(RecipeTable):
-    """What cells of a dataset, a model, an objective, or of several, have of their own."""
+    """Tables of some cells only: those of a dataset, a model, an objective, or a combination."""
 
     dataset: str | None = None
     model: str | None = None
     objective: str | None = None
     after: str | None = None
-    """The objective of a first round: all its second rounds."""
+    """Objective of a first round, which selects all its second rounds."""
     training: Tables = Field(default_factory=dict)
     recipe: Tables = Field(default_factory=dict)
     """Other tables of the training recipe, by name."""
@@ -109,7 +109,7 @@ class Exceptional(RecipeTable):
 
 
 class CocosTable(RecipeTable):
-    """What counts as a contribution to the gradient."""
+    """Definition of a contribution to the gradient."""
 
     epsilon: NonNegative = Counting.epsilon
     convention: Convention = Counting.convention
@@ -120,7 +120,7 @@ class CocosTable(RecipeTable):
 
 
 class Only(RecipeTable):
-    """The part of the grid that is wanted; everything where nothing is said."""
+    """Selected part of the grid; axes that are not given are complete."""
 
     dataset: tuple[str, ...] = ()
     model: tuple[str, ...] = ()
@@ -129,21 +129,21 @@ class Only(RecipeTable):
 
 
 class Comparison(RecipeTable):
-    """A table to be made: the grid, and how it is shown."""
+    """Definition of a table: the grid, and how it is shown."""
 
     title: str
     paper: str = ""
     published: str | None = None
-    """A CSV with the numbers of the paper, named relative to the recipe that says so."""
+    """CSV with the numbers of the paper, as a path relative to this recipe."""
     seeds: PositiveInt = 3
     layout: Literal["rows", "grid"] = "rows"
     """One row per objective, or triplet weights x pair weights."""
     metrics: tuple[str, ...] = (*RECALLS, "rsum")
     folds: PositiveInt = 1
     cocos: CocosTable = CocosTable()
-    """What C^q and its like count."""
+    """Definition of the counts C^q, C^0 and so on."""
     needs: dict[str, str] = Field(default_factory=dict)
-    """What has to be there, with a sentence on where it comes from."""
+    """Files that must exist, each with a sentence on where they come from."""
     recipe: Tables = Field(default_factory=dict)
     """Tables that all runs share."""
     datasets: Annotated[dict[str, dict[str, Tables]], Field(min_length=1)]
@@ -155,9 +155,9 @@ class Comparison(RecipeTable):
     parameters: dict[str, AxisValues] = Field(default_factory=dict)
     """Key of the training recipe -> values to try: a study (see study.py)."""
     sample: PositiveInt | None = None
-    """Points of every objective, spread evenly over its parameters."""
+    """Number of points of every objective, spread evenly over its parameters."""
     trials: PositiveInt | None = None
-    """Points of every objective in all; those after the sample are chosen by what came out."""
+    """Total number of points of every objective; later ones depend on the results so far."""
 
     @model_validator(mode="after")
     def _labels_exist(self) -> Comparison:
@@ -201,18 +201,18 @@ class Comparison(RecipeTable):
         return self
 
     def study(self, objective: str) -> Study:
-        """What is varied of an objective; its own values come before those that all share."""
+        """Return the study of an objective; its own values override those of all objectives."""
         axes = {**self.parameters, **self.objectives[objective].parameters}
         return Study(axes, self.sample, self.trials)
 
     @property
     def logarithmic(self) -> set[str]:
-        """Keys of ranges that are spread in their logarithm."""
+        """Keys of ranges that are sampled logarithmically."""
         axes = [axis for name in self.objectives for axis in self.study(name).axes.items()]
         return {key for key, values in axes if isinstance(values, Range) and values.log}
 
     def part(self, wanted: Sequence[str]) -> Comparison:
-        """The part of the grid that `model=VSRN` and the like say."""
+        """Select the part of the grid given as `model=VSRN` and the like."""
         found: dict[str, list[str]] = {}
         for one in wanted:
             axis, equals, label = one.partition("=")
@@ -224,14 +224,14 @@ class Comparison(RecipeTable):
         only = Only.model_validate({**self.only.model_dump(), **found})
         if self.trials and only.seed:
             raise ValueError(
-                "trials are chosen by the mean over all seeds: leave only.seed out, or share the "
+                "trials are chosen by the mean over all seeds: leave only.seed out, or divide the "
                 "work by --only objective=LABEL"
             )
         return self.model_copy(update={"only": only})
 
     @property
     def _axes(self) -> dict[str, Collection[str]]:
-        """Labels by which a part of the grid is named."""
+        """Labels of each axis, by which a part of the grid can be selected."""
         return {
             "dataset": self.datasets,
             "model": self.models,
@@ -241,18 +241,18 @@ class Comparison(RecipeTable):
 
     @property
     def split(self) -> str:
-        """Where runs are judged: parameters are chosen on dev, so that test stays unseen."""
+        """Split for evaluation: parameters are chosen on dev, so that test stays unseen."""
         return "dev" if self.is_study else "test"
 
     @property
     def is_study(self) -> bool:
-        """Is there anything to choose for the objectives that are wanted?"""
+        """Whether the selected objectives have points to choose from."""
         wanted = self.only.objective or self.objectives
         return any(self.study(name).num_points > 1 for name in wanted)
 
 
 def load_comparison(path: Path) -> tuple[Comparison, Path]:
-    """A comparison, and the recipe whose runs it shares: its own, or the one it extends."""
+    """Load a comparison, and the path of the recipe whose runs it shares: its own or its base."""
     raw, root = _with_extended(path, seen=())
     try:
         return Comparison.model_validate(raw), root
@@ -262,12 +262,12 @@ def load_comparison(path: Path) -> tuple[Comparison, Path]:
 
 
 def overlap(key: str, other: str) -> bool:
-    """Whether one of two keys is the other, or the table that it is in."""
+    """Whether one of two keys is the other, or the table that contains it."""
     return f"{key}.".startswith(f"{other}.") or f"{other}.".startswith(f"{key}.")
 
 
 def lay_over(below: Mapping[str, Any], above: Mapping[str, Any]) -> Tables:
-    """Nested tables, those of `above` first; neither is changed."""
+    """Merge nested tables; those of `above` take precedence, and neither is changed."""
     result = deepcopy(dict(below))
     for key, value in above.items():
         both = isinstance(value, Mapping) and isinstance(result.get(key), Mapping)

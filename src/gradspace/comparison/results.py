@@ -1,4 +1,4 @@
-"""results.parquet of a comparison: one row per run and metric."""
+"""Table results.parquet of a comparison: one row per run and metric."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ class Row:
     objective: str
     seed: int
     split: str
-    """What it was measured on: test, dev, train; with folds `test-5-folds`."""
+    """Split it was measured on: test, dev, train; with folds `test-5-folds`."""
     metric: str
     value: float
     std: float | None
-    """Over batches, of what is counted batch by batch."""
+    """Deviation over batches, if the metric is counted batch by batch."""
     run: str
 
 
 def save_table(path: Path, rows: Sequence[Row]) -> None:
-    """results.parquet: for pandas, polars, DuckDB, and `load_table`."""
+    """Write results.parquet, for pandas, polars, DuckDB and `load_table`."""
     schema = pyarrow.schema(
         [
             *((name, pyarrow.string()) for name in ("dataset", "model", "objective")),

@@ -1,4 +1,4 @@
-"""Runs side by side: as many processes as there is room for, each with a run of its own."""
+"""Parallel runs: as many processes as fit, with one run each."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from gradspace.plugins import imported
 from gradspace.training.stopping import stop_signals
 
 GPU_SHARE = 0.9
-"""Of the memory of a GPU that runs may fill."""
+"""Share of a GPU's memory that runs may fill."""
 GPU_CONTEXT = 600 * 2**20
-"""Bytes that every process takes of a GPU before it has a tensor."""
+"""Bytes that a process needs on a GPU before its first tensor."""
 ENDED = ("finished", "failed", "stopped")
-"""States of a job that will not change any more."""
+"""Final states of a job."""
 PATIENCE = 60.0
-"""Seconds that runs have to save their work when they are asked to stop."""
+"""Seconds that runs have to save their work when asked to stop."""
 
 
 @dataclass
 class Job:
-    """A task, and how far it is."""
+    """A task and its progress."""
 
     task: Task
     state: str = "waiting"
-    """waiting, running, finished, failed or stopped"""
+    """State: waiting, running, finished, failed or stopped."""
     share: float = 0.0
     rsum: float | None = None
     problem: str = ""
@@ -41,7 +41,7 @@ class Job:
 
 @dataclass(eq=False)
 class Process:
-    """A worker, what it listens to, and the job that it is at."""
+    """A worker, its connection, and its current job."""
 
     process: BaseProcess
     connection: Connection
@@ -53,15 +53,15 @@ class Process:
 
 @dataclass
 class Runner:
-    """Trains, evaluates and analyses tasks; calls `show` whenever something has changed.
+    """Trains, evaluates and analyses tasks; calls `show` after every change.
 
-    On a GPU one run starts alone; the memory it has used after its first messages says how many
-    fit beside it.
+    On a GPU one run starts alone; the memory it uses after its first messages tells how many fit
+    beside it.
     """
 
     devices: Sequence[torch.device]
     most: int | None = None
-    """Runs at a time; as many as there is room for where it is not given."""
+    """Largest number of runs at a time; by default as many as fit."""
     workers: list[Process] = field(default_factory=list)
 
     def run(
@@ -70,9 +70,9 @@ class Runner:
         show: Callable[[Sequence[Job]], None],
         more: Callable[[], Sequence[Task]] = tuple,
     ) -> list[Job]:
-        """Every task with its outcome; stops early, without loss, on Ctrl-C or SIGTERM.
+        """Run every task, and return its outcome; stops early, without loss, on Ctrl-C or SIGTERM.
 
-        `more` is asked for further tasks at the start, and whenever one has ended.
+        `more` is called for further tasks at the start, and whenever a task has ended.
         """
         jobs = [Job(task) for task in tasks]
         ended = None
@@ -96,7 +96,7 @@ class Runner:
         return jobs
 
     def _fill(self, jobs: Sequence[Job]) -> None:
-        """Give the next jobs to idle workers, and start workers where there is room."""
+        """Give the next jobs to idle workers, and start workers if there is room."""
         for job in _ready(jobs):
             worker = next((w for w in self.workers if w.job is None), None) or self._start()
             if worker is None:
@@ -105,7 +105,7 @@ class Runner:
             worker.connection.send(job.task)
 
     def _start(self) -> Process | None:
-        """A new worker on the device that has the fewest, if there is room for one more."""
+        """Start a worker on the device with the fewest, if there is room for one more."""
         counts = {device: sum(w.device == device for w in self.workers) for device in self.devices}
         device = min(self.devices, key=lambda device: counts[device])
         cores = os.cpu_count() or 1
@@ -125,7 +125,7 @@ class Runner:
         return self.workers[-1]
 
     def _room(self, device: torch.device) -> int:
-        """How many runs fit on a device, as far as is known."""
+        """Estimate how many runs fit on a device."""
         if device.type == "cpu":
             return os.cpu_count() or 1
         used = max((w.memory for w in self.workers if w.device == device), default=0)
@@ -135,7 +135,7 @@ class Runner:
         return max(1, int(GPU_SHARE * total / (used + GPU_CONTEXT)))
 
     def _listen(self, seconds: float) -> None:
-        """Take in what the workers say, and notice those that have died."""
+        """Process messages of the workers, and detect workers that have died."""
         ready = wait([worker.connection for worker in self.workers], seconds)
         for worker in [worker for worker in self.workers if worker.connection in ready]:
             try:
@@ -165,10 +165,10 @@ class Runner:
             return
         worker.job.state = "failed"
         code = worker.process.exitcode
-        worker.job.problem = f"its process was ended (exit code {code}), maybe for lack of memory"
+        worker.job.problem = f"its process was killed (exit code {code}), maybe for lack of memory"
 
     def _stop(self, jobs: Sequence[Job]) -> None:
-        """Ask every run to save and stop, and wait until they have."""
+        """Ask every run to save and stop, and wait for it."""
         for worker in self.workers:
             worker.told_to_stop = True
             if worker.job is not None:
@@ -182,7 +182,7 @@ class Runner:
 
     def _end(self) -> None:
         for worker in self.workers:
-            worker.connection.close()  # which an idle worker takes as the end
+            worker.connection.close()  # which ends an idle worker
             if worker.job is not None:
                 worker.process.kill()
             worker.process.join()
@@ -190,7 +190,7 @@ class Runner:
 
 
 def _ready(jobs: Sequence[Job]) -> Iterator[Job]:
-    """Waiting jobs whose first round is done; those whose first round has failed fail too."""
+    """Yield waiting jobs whose first round is done; fail those whose first round has failed."""
     states = {job.task.folder: job.state for job in jobs}
     for job in (job for job in jobs if job.state == "waiting"):
         first = states.get(job.task.first) if job.task.first else None

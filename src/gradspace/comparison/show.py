@@ -1,4 +1,4 @@
-"""A comparison on the terminal."""
+"""Output of a comparison on the terminal."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from gradspace.wording import typed
 def show_findings(
     console: Console, findings: Findings, outcome: Compared, paths: Sequence[Path]
 ) -> None:
-    """Tables, what they say in words, what went wrong, and where it all is."""
+    """Print tables, verdicts, failures and the paths of files."""
     if findings.counts:
         console.print(COCOS_SPREAD, markup=False, highlight=False)
     for table in findings.tables:
         console.print(*as_rich(table, console.width), sep="\n")
-    if findings.verdicts and console.is_terminal:  # nothing else shows what is bold
-        console.print("[bold]bold[/] best, [underline]underlined[/] not told apart from it")
+    if findings.verdicts and console.is_terminal:  # only a terminal shows bold text
+        console.print("[bold]bold[/] best, [underline]underlined[/] cannot be told apart from it")
     for sentence in findings.verdicts:
         console.print(f"- {sentence}", highlight=False, markup=False)
     for cell, problem in outcome.failed:
@@ -30,4 +30,4 @@ def show_findings(
     for path in paths:
         console.print(f"wrote {typed(path)}", markup=False, highlight=False, soft_wrap=True)
     if outcome.stopped:
-        console.print("stopped; the same command goes on from here")
+        console.print("stopped; the same command resumes")

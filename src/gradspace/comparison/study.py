@@ -1,4 +1,4 @@
-"""Studies: the parameters that are varied, and the points of them that are tried on dev.
+"""Studies: parameters that are varied, and the points of them that are tried on dev.
 
     sample = 16                                             # beside the title
     trials = 48
@@ -7,9 +7,9 @@
     [objectives.nt-xent.parameters]                         # of one
     "objective.temperature" = { low = 0.02, high = 0.2, log = true }
 
-Every objective has points of its own. Lists alone are a grid, all of which is run; `sample` takes
-that many points, spread evenly over lists and ranges. With `trials` further points follow, chosen
-by what came out of those before: tuning.py.
+Every objective has its own points. Lists alone form a grid, all of which is run; `sample` takes
+that many points, spread evenly over lists and ranges. With `trials` further points follow, which
+depend on the results so far: tuning.py.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from gradspace.parameters import Real
 from gradspace.runs.recipe_tables import RecipeTable
 
 ALMOST_ONE = 1 - 1e-9
-"""The share of a range, or of a list, that is its end."""
+"""Largest share of a range or a list, just below its end."""
 StudyPoint = tuple[tuple[str, Any], ...]
 """Key of the training recipe and its value, for every parameter of an objective."""
 
@@ -42,22 +42,22 @@ class Range(RecipeTable):
     @model_validator(mode="after")
     def _is_a_range(self) -> Range:
         if not self.low < self.high or (self.log and self.low <= 0):
-            raise ValueError("a range goes from low to a larger high, with log above zero")
+            raise ValueError("a range needs low below high, and above zero with log")
         return self
 
     def at(self, share: float) -> float:
-        """The number below which this share of the range lies."""
+        """Return the number at this share of the range."""
         if self.log:
             return self.rounded(exp(log(self.low) + share * log(self.high / self.low)))
         return self.rounded(self.low + share * (self.high - self.low))
 
     def rounded(self, value: float) -> float:
-        """Three digits, so that a run can be named by them."""
+        """Round to three digits, so that a run can be named after the value."""
         return min(max(float(f"{value:.3g}"), self.low), self.high)
 
 
 LIST, RANGE = "a list", "a range"
-"""Kinds of values, which pydantic names where they are wrong."""
+"""Names of the kinds of values in pydantic's error messages."""
 
 
 def _kind(given: Any) -> str | None:
@@ -78,31 +78,31 @@ StudyAxes = Mapping[str, AxisValues]
 
 @dataclass(frozen=True)
 class Study:
-    """What is varied of one objective, and at how many points."""
+    """Parameters of one objective, and the number of points to try."""
 
     axes: StudyAxes
     sample: int | None = None
     trials: int | None = None
 
     def check(self) -> None:
-        """A ValueError where it cannot be told how many points there are."""
+        """Raise a ValueError unless sample and trials define the number of points."""
         if self.trials and not self.sample:
-            raise ValueError("trials needs sample, the number of points that it starts with")
+            raise ValueError("trials needs sample, the number of points to start with")
         if self.trials and self.sample and self.trials < self.sample:
             raise ValueError(
                 f"trials is {self.trials} and sample {self.sample}: trials counts all points of an "
-                "objective, those of the sample too"
+                "objective, including the sample"
             )
         if not self.sample and _grid_size(self.axes) == inf:
             raise ValueError("parameters with a range of values need sample, the number of points")
 
     @property
     def num_points(self) -> int:
-        """All points that are tried, those that are yet to be chosen included."""
+        """Number of all points, including those not chosen yet."""
         return int(min(_grid_size(self.axes), self.trials or self.sample or inf))
 
     def start(self) -> list[StudyPoint]:
-        """The points that are tried whatever comes out; an empty one without parameters."""
+        """List the points known in advance; without parameters, an empty one."""
         if self.num_points == _grid_size(self.axes):
             lists = [v for v in self.axes.values() if isinstance(v, list)]
             return [tuple(zip(self.axes, values, strict=True)) for values in product(*lists)]
@@ -110,7 +110,7 @@ class Study:
         return list(islice(spread_points(self.axes), self.sample))
 
     def ends(self) -> list[StudyPoint]:
-        """Two corners of the space: all values that are lowest or first, highest or last."""
+        """Return two corners of the space: all lowest or first values, and all highest or last."""
         return [
             tuple((key, _at(values, share)) for key, values in self.axes.items())
             for share in (0.0, ALMOST_ONE)
@@ -118,18 +118,18 @@ class Study:
 
 
 def _grid_size(axes: StudyAxes) -> float:
-    """The number of different points, infinite with a range."""
+    """Return the number of different points, infinite with a range."""
     return prod(len(values) if isinstance(values, list) else inf for values in axes.values())
 
 
 def spread_points(axes: StudyAxes, known: Iterable[StudyPoint] = ()) -> Iterator[StudyPoint]:
-    """Different points that fill the space ever more densely (Sobol, scrambled), always the same.
+    """Yield distinct points that fill the space ever more densely (Sobol, with a fixed scrambling).
 
-    Those that are `known` are left out.
+    Points in `known` are skipped.
     """
     seen = set(map(point_label, known))
     sobol = qmc.Sobol(len(axes), rng=0)
-    for power in count():  # 1, 2, 4, 8 ... points in all, which are even in every axis
+    for power in count():  # 1, 2, 4, 8 ... points in total, which are even in every axis
         for shares in sobol.random_base2(max(power - 1, 0)).tolist():
             point = tuple(
                 (key, _at(values, share))
@@ -145,5 +145,5 @@ def _at(values: AxisValues, share: float) -> Any:
 
 
 def point_label(point: StudyPoint) -> str:
-    """`margin=0.2 scale=10`"""
+    """Format a point, such as `margin=0.2 scale=10`."""
     return " ".join(f"{key.rpartition('.')[2]}={value}" for key, value in point)

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Series = Mapping[str, Sequence[Tried]]
-"""The points of every model and objective."""
+"""Points of every model and objective."""
 COLUMNS = 5
-"""Plots beside each other."""
+"""Number of plots side by side."""
 
 
 def save_study_picture(
@@ -30,9 +30,9 @@ def save_study_picture(
     metric: str = "rsum",
     logarithmic: Collection[str] = (),
 ) -> Path:
-    """Maps where all searches are grids of the same two parameters, plots otherwise.
+    """Draw heat maps if all searches are grids of the same two parameters, plots otherwise.
 
-    `logarithmic` are keys whose plots have such an axis.
+    `logarithmic` are keys that get a logarithmic axis.
     """
     import matplotlib
 
@@ -47,7 +47,7 @@ def save_study_picture(
 
 
 def _by_search(tried: Sequence[Tried]) -> dict[str, list[Tried]]:
-    """The points of every search, named by what not all of them share."""
+    """Group points by search, named by the labels that differ between searches."""
     parts = [set(part) for part in zip(*(t.search for t in tried), strict=True)]
     found: dict[str, list[Tried]] = {}
     for one in tried:
@@ -57,7 +57,7 @@ def _by_search(tried: Sequence[Tried]) -> dict[str, list[Tried]]:
 
 
 def _is_grid(points: Sequence[Tried], like: Tried) -> bool:
-    """Every combination of the values of two parameters, the same two as another point has."""
+    """Whether points are all combinations of two parameters, the same as those of `like`."""
     keys = [key for key, _ in like.point]
     if len(keys) != 2 or any([key for key, _ in one.point] != keys for one in points):
         return False
@@ -77,7 +77,7 @@ def _draw_maps(series: Series, metric: str) -> Figure:
 
 
 def _draw_map(axes: Axes, tried: Sequence[Tried], metric: str) -> None:
-    """Cells of a grid with their numbers; that of the best is bold."""
+    """Draw the cells of a grid with their numbers, the best in bold."""
     keys = [key for key, _ in tried[0].point]
     xs, ys = (sorted({dict(t.point)[key] for t in tried}) for key in keys)
     values = np.full((len(ys), len(xs)), np.nan)
@@ -99,7 +99,7 @@ def _draw_map(axes: Axes, tried: Sequence[Tried], metric: str) -> None:
 
 
 def _draw_plots(series: Series, metric: str, logarithmic: Collection[str]) -> Figure:
-    """One plot for each parameter, with the points of the objectives that have it."""
+    """Draw one plot per parameter, with the points of the objectives that have it."""
     import matplotlib
     from matplotlib.figure import Figure
 

@@ -1,9 +1,9 @@
-"""Tables of a comparison: mean ± standard deviation, the best marked, four formats.
+"""Tables of a comparison: mean ± standard deviation, the best marked, in four formats.
 
 The deviation is over seeds; that of COCOS is over batches, as in its paper, averaged over seeds.
-A cell is bold where its mean is the best of the table for its metric, and underlined (`~` in plain
-text) where it cannot be told apart from the best (`gradspace.analysis.significance`). The number
-of the paper, where there is one, is in brackets behind the measured one.
+A cell is bold if its mean is the best of the table for its metric, and underlined (`~` in plain
+text) if it cannot be told apart from the best (`gradspace.analysis.significance`). The
+number of the paper, if there is one, follows in brackets.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ class TableCell:
 @dataclass(frozen=True)
 class Column:
     group: str
-    """Spans neighbouring columns: a direction."""
+    """Heading that spans neighbouring columns: a direction."""
     name: str
     decimals: int
 
 
 @dataclass(frozen=True)
 class ResultTable:
-    """One model on one dataset."""
+    """Table of one model on one dataset."""
 
     title: str
     corner: str
@@ -64,7 +64,7 @@ Tests = Mapping[tuple[str, str, str], tuple[Mapping[str, np.ndarray], list[Diffe
 
 
 def test_differences(entries: Sequence[Entry], metrics: Sequence[str]) -> Tests:
-    """Every pair of objectives of every model, by every metric that can be tested."""
+    """Test every pair of objectives of every model, by every metric that can be tested."""
     found = {}
     for (dataset, model), group in grouped(entries).items():
         for metric in metrics:
@@ -76,7 +76,7 @@ def test_differences(entries: Sequence[Entry], metrics: Sequence[str]) -> Tests:
 
 @dataclass(frozen=True)
 class View:
-    """How a comparison is shown."""
+    """Options for showing a comparison."""
 
     title: str
     metrics: tuple[str, ...]
@@ -85,7 +85,7 @@ class View:
 
 
 def make_tables(view: View, entries: Sequence[Entry], tests: Tests) -> list[ResultTable]:
-    """One table per dataset and model, as the paper has it."""
+    """Make one table per dataset and model, as in the paper."""
     known = {number.key: (number.mean, number.std) for number in view.published}
     found = []
     for (dataset, model), group in grouped(entries).items():
@@ -114,7 +114,7 @@ def _as_rows(
 def _as_grid(
     title: str, objectives: Sequence[str], metrics: Sequence[str], values: TableCells
 ) -> ResultTable:
-    """Triplet weights are columns, once per metric, and pair weights rows."""
+    """Make triplet weights columns, once per metric, and pair weights rows."""
     triplet = list(dict.fromkeys(objective.partition("/")[0] for objective in objectives))
     pair = list(dict.fromkeys(objective.partition("/")[2] for objective in objectives))
     columns = tuple(
@@ -146,7 +146,7 @@ def _cell(
 
 
 def summarise(seeds: Sequence[Entry], metric: str) -> tuple[float, float | None]:
-    """Mean and standard deviation of a metric, as tables show it; shares are in percent."""
+    """Return mean and standard deviation of a metric as shown in tables; shares are in percent."""
     values = np.array([entry.value(metric) for entry in seeds]) * (100 if is_share(metric) else 1)
     if metric in COCOS:
         stds = [std for entry in seeds if (std := entry.std_over_batches(metric)) is not None]
@@ -170,9 +170,9 @@ def _long_name(metric: str) -> str:
 
 
 def as_rich(table: ResultTable, width: int) -> list[RichTable]:
-    """For a terminal of so many letters: one table, or one for every direction.
+    """Format for a terminal of this width: one table, or one for every direction.
 
-    What is of no direction, as rsum, goes with the last one, or into a table of its own.
+    Metrics without a direction, such as rsum, go into the last table, or into a separate one.
     """
     numbers = range(len(table.columns))
     heads = ["\n".join(filter(None, (c.group, c.name))) for c in table.columns]
@@ -225,7 +225,7 @@ def _rich(
 
 
 def as_markdown(table: ResultTable) -> str:
-    """A Markdown table under its title."""
+    """Format a Markdown table under its title."""
     heads = [" ".join(filter(None, (c.group, c.name))) for c in table.columns]
     marks = {"best": "**{}**", "tied": "<u>{}</u>", "": "{}"}
     lines = [
@@ -244,7 +244,7 @@ def as_markdown(table: ResultTable) -> str:
 
 
 def as_latex(table: ResultTable) -> str:
-    """A booktabs table; the directions span their columns, as in the papers."""
+    """Format a booktabs table; the directions span their columns, as in the papers."""
     spans = _spans([column.group for column in table.columns])
     marks = {"best": r"\textbf{{{}}}", "tied": r"\underline{{{}}}", "": "{}"}
     top = " & ".join(rf"\multicolumn{{{n}}}{{c}}{{{_escaped(group)}}}" for group, _, n in spans)
@@ -270,7 +270,7 @@ def as_latex(table: ResultTable) -> str:
 
 
 def as_csv(table: ResultTable) -> str:
-    """One line per cell, all digits."""
+    """Format one line per cell, with all digits."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(
@@ -310,7 +310,7 @@ def _pipes(cells: Sequence[str]) -> str:
 
 
 def _spans(groups: Sequence[str]) -> list[tuple[str, int, int]]:
-    """(group, first column, number of columns) of every run of equal groups."""
+    """List (group, first column, number of columns) of every run of equal groups."""
     found: list[tuple[str, int, int]] = []
     for number, group in enumerate(groups):
         if found and found[-1][0] == group:

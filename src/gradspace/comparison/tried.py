@@ -1,4 +1,4 @@
-"""What came out of a study: its points, and the best of every objective."""
+"""Results of a study: its points, and the best of every objective."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from gradspace.comparison.grid import Cell
 from gradspace.comparison.study import StudyPoint
 
 Outcome = Callable[[Cell], float | None]
-"""What a run came to on dev, higher is better; None while it has not finished."""
+"""Metric of a run on dev, higher is better; None until it has finished."""
 
 
 @dataclass(frozen=True)
 class Tried:
-    """A point of a study, and how well it did on dev."""
+    """A point of a study, with its results on dev."""
 
     search: tuple[str, str, str]
-    """Dataset, model and objective, which are searched for themselves."""
+    """Dataset, model and objective, which are searched separately."""
     point: StudyPoint
     cells: tuple[Cell, ...]
-    """Its seeds."""
+    """Cells of its seeds."""
     values: tuple[float, ...]
-    """Of those that have come out."""
+    """Metrics of the seeds that have finished."""
 
     @property
     def is_whole(self) -> bool:
@@ -39,7 +39,7 @@ class Tried:
 
 
 def tried_points(cells: Sequence[Cell], outcome: Outcome) -> list[Tried]:
-    """Every point in the order of its first run."""
+    """List every point in the order of its first run."""
     found: dict[tuple[str, str, str], list[Cell]] = {}
     for cell in cells:
         found.setdefault((cell.dataset, cell.model, cell.objective), []).append(cell)
@@ -55,7 +55,7 @@ def tried_points(cells: Sequence[Cell], outcome: Outcome) -> list[Tried]:
 
 
 def best_points(tried: Sequence[Tried]) -> list[Tried]:
-    """The best point of every search, the best of them first; none where everything failed."""
+    """Return the best point of every search, the best of them first; none if everything failed."""
     found: dict[tuple[str, str, str], Tried] = {}
     for one in sorted((one for one in tried if one.values), key=lambda one: -one.mean):
         if one.mean > 0:

@@ -1,9 +1,9 @@
-"""Choose the further points of a study by what came out of those before.
+"""Further points of a study, chosen by the results of earlier ones.
 
 Every objective starts from its `sample`; then an optimiser (Optuna's TPE) chooses rounds of points
-from all that came before, until `trials` are tried. A round is a function of the results of the
-earlier rounds and of nothing else: not of the order in which runs finish, nor of how many run at a
-time. So a search that was stopped goes on as if it had not been, from the folders of its runs.
+from all earlier ones, until `trials` are tried. A round is a function of the results of the earlier
+rounds alone: it depends neither on the order in which runs finish, nor on how many run at a time.
+So an interrupted search resumes exactly, from the folders of its runs.
 """
 
 from __future__ import annotations
@@ -25,35 +25,35 @@ from gradspace.comparison.study import (
 from gradspace.comparison.tried import Outcome, Tried, tried_points
 
 ROUND = 4
-"""Points that are chosen together, and trained side by side where there is room."""
+"""Number of points chosen together, and trained side by side if there is room."""
 MOST_ASKED = 10
-"""Times as many proposals as are wanted: the optimiser repeats itself where little is left."""
+"""Number of proposals per wanted point, as the optimiser repeats itself when few are left."""
 
 
 @dataclass(frozen=True)
 class Tuner:
-    """Follows up the runs of a comparison with those of the next points of every objective."""
+    """Adds the runs of the next points of every objective to those of a comparison."""
 
     make: CellMaker
 
     def num_runs(self, cells: Sequence[Cell]) -> int:
-        """All runs that there will be, of the searches that these cells begin."""
+        """Return the total number of runs of the searches that these cells begin."""
         searched = {cell.search for cell in cells}
         given = self.make.comparison
         return given.seeds * sum(given.study(name).num_points for *_, name in searched)
 
     def check(self, cells: Sequence[Cell]) -> None:
-        """Refuse what only a later point would find: values out of bounds, no optimiser."""
+        """Reject at once what later points would reveal: values out of bounds, no optimiser."""
         load_optimizer()
         for dataset, model, name in dict.fromkeys(cell.search for cell in cells):
             for point in self.make.comparison.study(name).ends():
                 self.make.seeds(dataset, model, name, point)
 
     def follow(self, cells: Sequence[Cell], outcome: Outcome) -> list[Cell]:
-        """The runs of the next rounds; `cells` are all runs so far, in the order of their rounds.
+        """Return the runs of the next rounds; `cells` are all runs so far, in the order of rounds.
 
-        An objective waits until all seeds of all its points have come out. Each dataset and model
-        has a search of its own.
+        An objective waits for all seeds of all its points. Each dataset and model is searched
+        separately.
         """
         searches: dict[tuple[str, str, str], list[Tried]] = {}
         for tried in tried_points(cells, outcome):
@@ -70,7 +70,7 @@ class Tuner:
 
 
 def next_points(study: Study, tried: Sequence[tuple[StudyPoint, float]]) -> list[StudyPoint]:
-    """The next round, from every point so far and its value, in the order of the rounds."""
+    """Choose the next round from every point so far and its value, in the order of rounds."""
     wanted = min(ROUND, study.num_points - len(tried))
     new = list(islice(_proposed(study.axes, tried, MOST_ASKED * wanted), wanted))
     known = [*(point for point, _ in tried), *new]
@@ -80,7 +80,7 @@ def next_points(study: Study, tried: Sequence[tuple[StudyPoint, float]]) -> list
 def _proposed(
     axes: StudyAxes, tried: Sequence[tuple[StudyPoint, float]], most: int
 ) -> Iterator[StudyPoint]:
-    """New points by the optimiser, the likeliest to be good; it is asked so many times."""
+    """Yield new points of the optimiser, the most promising first, from `most` proposals."""
     optuna = load_optimizer()
     space = {key: _distribution(optuna, values) for key, values in axes.items()}
     sampler = optuna.samplers.TPESampler(
@@ -100,7 +100,7 @@ def _proposed(
 
 
 def _distribution(optuna: Any, values: AxisValues) -> Any:
-    """Where the optimiser looks: in a range, or at the places of a list."""
+    """Describe the values to the optimiser: a range, or the indices of a list."""
     if isinstance(values, list):
         return optuna.distributions.CategoricalDistribution(range(len(values)))
     return optuna.distributions.FloatDistribution(values.low, values.high, log=values.log)
@@ -115,13 +115,13 @@ def _decoded(values: AxisValues, found: Any) -> Any:
 
 
 def load_optimizer() -> Any:
-    """Import Optuna, which takes a moment and is in an extra."""
+    """Import Optuna, which is slow and comes with an extra."""
     try:
         import optuna
     except ImportError:
         raise ValueError(
             "trials are chosen by Optuna, which is not installed: pip install 'gradspace[tune]', "
-            "or leave trials out and have all points in sample"
+            "or leave trials out and put all points into sample"
         ) from None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna

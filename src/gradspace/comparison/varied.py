@@ -1,4 +1,4 @@
-"""What a grid varies, and `--set` therefore leaves alone: a row is what its name says."""
+"""Keys that a grid varies, which `--set` must not change: a row is what its name says."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from gradspace.comparison.recipe import (
 )
 
 OPTIONAL = ("finetune", "offline")
-"""Tables that some runs of a grid have and others do not."""
+"""Tables that only some runs of a grid may have."""
 
 
 def check_overrides(
     comparison: Comparison, name: str, overrides: Sequence[str], *, small: bool = False
 ) -> None:
-    """Refuse to set for all runs what tells them apart."""
+    """Reject overrides for all runs of keys in which they differ."""
     keys = {override: override.partition("=")[0].strip() for override in overrides}
     partial = _partial(comparison, name, list(keys.values()), small)
     varied = {**NAMED, **_told_apart(comparison), **partial, **NAMED}  # names come first
@@ -34,7 +34,7 @@ def check_overrides(
 
 
 def leave_out_doubles(grid: Sequence[Cell]) -> tuple[list[Cell], list[str]]:
-    """Keep the first of the cells that would be the same run; what is left out, in words."""
+    """Keep the first of cells that would be the same run; describe those left out."""
     first_of: dict[tuple[object, ...], Cell] = {}
     notes: dict[str, None] = {}
     for cell in grid:
@@ -43,12 +43,12 @@ def leave_out_doubles(grid: Sequence[Cell]) -> tuple[list[Cell], list[str]]:
         if same is not cell:
             pairs = zip(cell.labels, same.labels, strict=True)
             own, others = next((own, others) for own, others in pairs if own != others)
-            notes[f"{own} is the same as {others} here, and left out"] = None
+            notes[f"{own} is the same as {others} here, and is left out"] = None
     return list(first_of.values()), list(notes)
 
 
 def _told_apart(comparison: Comparison) -> dict[str, str]:
-    """Key of the recipe -> what it tells apart, for every key that `--set` must leave alone."""
+    """Map keys that `--set` must not change to the reason."""
     found = {
         key: f"{key} is a parameter of this study: change [parameters] in the recipe"
         for name in comparison.objectives
@@ -62,7 +62,7 @@ def _told_apart(comparison: Comparison) -> dict[str, str]:
         for (one, a), (other, b) in combinations(tables.items(), 2):
             for key in _differences(a, b, own):
                 told = (
-                    f"{key} is what tells {axis} {one!r} from {other!r}: change it in the recipe, "
+                    f"{key} distinguishes {axis} {one!r} from {other!r}: change it in the recipe, "
                     f"or choose a part of the grid with --only {axis}=LABEL"
                 )
                 found.setdefault(key, told)
@@ -70,7 +70,7 @@ def _told_apart(comparison: Comparison) -> dict[str, str]:
 
 
 def _axes(comparison: Comparison) -> Iterator[tuple[str, dict[str, dict[str, Any]]]]:
-    """Axis, and what each of its labels lays over the recipe."""
+    """Yield every axis with the tables of each of its labels."""
     only = comparison.only
     objectives = chosen(comparison.objectives, only.objective)
     yield (
@@ -94,12 +94,12 @@ def _axes(comparison: Comparison) -> Iterator[tuple[str, dict[str, dict[str, Any
 
 
 def _links(choice: Choice) -> dict[str, Any]:
-    """What a label says beside its tables: which run it goes on from, and what it reads."""
+    """Return the settings of a label besides its tables: the run it starts from, and its input."""
     return choice.model_dump(exclude={*PARTS, "parameters"})
 
 
 def _differences(a: Mapping[str, Any], b: Mapping[str, Any], own: str) -> set[str]:
-    """Keys in which two labels differ: those of the table they are about, or else all."""
+    """List keys in which two labels differ: those of the table `own`, or else all."""
     differ = {key for key in (*a, *b) if a.get(key) != b.get(key)}
     about = {key for key in differ if key.startswith(f"{own}.") or "." not in key}
     return {key for key in about or differ if "." in key}
@@ -114,7 +114,7 @@ def _flat(tables: Tables, prefix: str = "") -> dict[str, Any]:
 
 
 def _partial(comparison: Comparison, name: str, keys: Sequence[str], small: bool) -> dict[str, str]:
-    """Tables that only some runs have: to set a key of them would give them to all."""
+    """Find tables that only some runs have: setting a key of them would give them to all."""
     wanted = [table for table in OPTIONAL if any(overlap(key, table) for key in keys)]
     if not wanted:
         return {}
@@ -123,7 +123,7 @@ def _partial(comparison: Comparison, name: str, keys: Sequence[str], small: bool
     for table in wanted:
         if len({getattr(cell.recipe, table) is None for cell in every}) > 1:
             found[table] = (
-                f"only some of the runs have [{table}], and this would give it to all: change it "
-                "in the recipe"
+                f"only some of the runs have [{table}], and this would give it to all: change "
+                "it in the recipe"
             )
     return found

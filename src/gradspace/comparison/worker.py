@@ -1,4 +1,4 @@
-"""One process that trains, evaluates and analyses the runs it is given, one after the other."""
+"""Worker process that trains, evaluates and analyses runs, one after the other."""
 
 from __future__ import annotations
 
@@ -36,54 +36,54 @@ from gradspace.training.schedule import stages
 from gradspace.training.timing import seconds_per_batch
 
 SAY_EVERY = 0.25
-"""Seconds between two messages of a run that trains."""
+"""Seconds between two messages about a run in training."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """A run that is to be trained to its end, from wherever it is, and evaluated."""
+    """A run to be trained to its end, from its current state, and evaluated."""
 
     folder: Path
     recipe: Recipe
     split: str
     folds: int
     first: Path | None = None
-    """The run of a first round, whose best model mines the negatives of this one."""
+    """Run of a first round, whose best model mines the negatives of this one."""
     timed: bool = False
-    """Is the time of a training step asked for?"""
+    """Whether the duration of a training step is measured."""
     counting: Counting = field(default_factory=Counting)
-    """What its analysis counts."""
+    """Definition of a contribution for its analysis."""
 
 
 @dataclass(frozen=True)
 class Working:
-    """How far a run is."""
+    """Progress of a run."""
 
     share: float
-    """Of its batches, in [0, 1]."""
+    """Finished share of its batches, in [0, 1]."""
     rsum: float | None
-    """On dev, of the last epoch."""
+    """Metric on dev after the last epoch."""
     memory: int
-    """Bytes of the GPU that it has used at most."""
+    """Peak memory of the GPU in bytes."""
 
 
 @dataclass(frozen=True)
 class Finished:
-    """A run has its results, or a sentence on why it has none."""
+    """End of a task: its run has results, or a sentence that says why not."""
 
     problem: str | None = None
 
 
 @dataclass(frozen=True)
 class Stopped:
-    """A run was asked to stop, and can go on from where it is."""
+    """End of a task that was asked to stop, and can be resumed."""
 
 
 def work(
     connection: Connection, device: torch.device, threads: int, plugins: Sequence[str]
 ) -> None:
-    """Do what comes in; the process ends when nobody listens any more."""
-    os.setpgrp()  # Ctrl-C is for the one that started this process, and hands it on
+    """Carry out tasks until the connection is closed."""
+    os.setpgrp()  # Ctrl-C goes to the parent, which forwards it
     torch.set_num_threads(threads)
     keep_freed_memory()
     if device.type == "cuda":
@@ -111,10 +111,10 @@ def work(
 def complete(
     task: Task, device: torch.device, connection: Connection, opened: dict[str, Dataset]
 ) -> bool:
-    """Everything that is missing of a run; False where it was asked to stop."""
+    """Complete whatever a run lacks; return False if it was asked to stop."""
     _check(task)
     dataset = _open(task.recipe.data, opened, device)
-    dataset.split(task.split)  # what it will be judged on is known to be there
+    dataset.split(task.split)  # fail early if the split for evaluation is missing
     run = Run(task.folder)
     with nullcontext(run) if run.has_begun else started_run(task.folder, task.recipe):
         if not _train(task, run, dataset, device, connection):
@@ -132,7 +132,7 @@ def complete(
 def _train(
     task: Task, run: Run, dataset: Dataset, device: torch.device, connection: Connection
 ) -> bool:
-    """Train a run; False where it was asked to stop before its end."""
+    """Train a run; return False if it was asked to stop before its end."""
     if task.first and task.recipe.offline and not run.offline.exists():
         link_or_copy(_mined_by(task, dataset, device), run.offline)
     system = prepare_system(run, task.recipe, dataset, device)
@@ -147,14 +147,14 @@ def _train(
 
 
 def _forget_optimizer(run: Run) -> None:
-    """A finished run of a comparison needs a quarter of its room: its best weights."""
+    """Reduce the checkpoint of a finished run to its progress, to save three quarters of space."""
     tensors, record = load_tensors(run.last)
     if tensors:
         save_tensors(run.last, {}, record)
 
 
 def _mined_by(task: Task, dataset: Dataset, device: torch.device) -> Path:
-    """The lists of a first round, mined when the first of its second rounds asks for them."""
+    """Return the lists of a first round, mined when its first second round needs them."""
     assert task.first is not None
     assert task.recipe.offline is not None
     lengths = (task.recipe.offline.num_texts, task.recipe.offline.num_images)
@@ -173,7 +173,7 @@ def _mined_by(task: Task, dataset: Dataset, device: torch.device) -> Path:
 
 
 class Telling(Monitor):
-    """Says how a run goes to the process that started it."""
+    """Reports the progress of a run to the parent process."""
 
     def __init__(self, connection: Connection, num_epochs: int, device: torch.device) -> None:
         super().__init__(None, num_epochs)
@@ -203,18 +203,18 @@ class Telling(Monitor):
 
 
 def _check(task: Task) -> None:
-    """Refuse a run that has failed for good, or is of another recipe."""
+    """Reject a run that has failed for good, or is of another recipe."""
     run = Run(task.folder)
     if run.failure.exists():
         raise TrainingError(run.failure.read_text(encoding="utf-8"))
     if run.has_begun and run.recipe() != task.recipe:
         raise ValueError(
-            f"{task.folder} was trained by another recipe: delete it, or choose another --out"
+            f"{task.folder} was trained with another recipe: delete it, or choose another --out"
         )
 
 
 def _open(data: DataRecipe, opened: dict[str, Dataset], device: torch.device) -> Dataset:
-    """The dataset of a run; that of the run before is kept, as it is mostly the same."""
+    """Open the dataset of a run; the previous one is kept, as it is mostly the same."""
     key = data.model_dump_json()
     if key not in opened:
         opened.clear()

@@ -1,22 +1,22 @@
 """Datasets of images and captions: one reader per layout on disk, one form for everybody else.
 
-dataset     what a dataset is
+dataset     datasets and their splits
 open        any dataset by name or path
 readers/    one file per layout: add yours there
 shards/     tar shards: their index, reading in place, streams
-regions/    region features in files of others, converted once
+regions/    region features in files of other tools, converted once
 rows        pictures in the rows of a table
-shares      splits where none are named
-problems    what is wrong with the items of a dataset
-check       a report of what a dataset holds
-image_files, feature_files, json_files, text_files, cache    what is on disk
-vocabulary  captions as numbers
-pixels      pictures as tensors
-passages    passages as tensors, where texts take the place of images
-order       which images and captions are in which batch
+shares      splits by shares, where the data names none
+problems    problems of a dataset's items
+check       a report of contents and problems
+image_files, feature_files, json_files, text_files, cache    files on disk
+vocabulary, punctuation, word_vectors, captions    captions as numbers
+pair_ids    captions and images that belong together
+inputs      features, pictures and passages as tensors
+order       the images and captions of each training batch
 batches     batches for training and evaluation
-loader      making them ahead of time
-features    features of a whole dataset by a backbone
+loader      batches made ahead of time
+resident    features kept on the GPU
 scenes/     the generator of the built-in dataset of pictures
 questions/  the generator of the built-in dataset of passages
 """

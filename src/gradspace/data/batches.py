@@ -1,4 +1,4 @@
-"""From a split to tensors: training batches in random order, evaluation batches in order."""
+"""Tensors of a split: training batches in random order, evaluation batches in order."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Batch:
 
     images: Tensor
     """Pixels [n, 3, height, width], uint8 or float32; features [n, regions, width] or [n, width],
-    float32; of passages int64 [n, 1 + words]: `PassageReading`"""
+    float32; passages int64 [n, 1 + words], as `PassageReading` makes them"""
     tokens: Tensor
     """int64 [m, words], padded with 0"""
     lengths: Tensor
@@ -49,9 +49,9 @@ class Batch:
         return order[torch.searchsorted(ids, self.text_ids)]
 
     def in_parts(self, size: int) -> list[Batch]:
-        """At most `size` images and `size` captions each; an image keeps its captions with it.
+        """Split into parts of at most `size` images and `size` captions, each image with its own.
 
-        Captions come in the order of their images, so that a part is a run of rows on both sides.
+        Captions are sorted by image, so that a part is a run of rows on both sides.
         """
         rows = self.image_of_text()
         counts = torch.ones_like(self.image_ids) if rows is None else rows.bincount()
@@ -91,16 +91,16 @@ def training_batches(
     world_size: int = 1,
     extend: Callable[[Plan], Plan] | None = None,
 ) -> Loader[Batch]:
-    """The batches of one epoch from `start_batch` on, in an order that `seed` and `epoch` decide.
+    """Make the batches of one epoch from `start_batch` on, in the order set by `seed` and `epoch`.
 
     `reading` turns images, features or passages into tensors.
     `captions_per_image` is explained at `epoch_order`. With one, row i of the images belongs to row
-    i of the captions, and an image with two of its captions in a batch is in it twice, as two rows
-    with equal ids and two random crops: batches keep their shape, equal ids make all of them
+    i of the captions, and an image with two of its captions in a batch appears twice, as two rows
+    with equal ids and two random crops: batches keep their shape, and equal ids make all of them
     positives. With more, every image is one row.
 
-    Random crops depend on (seed, epoch, item) alone, whatever the number of workers and the start.
-    `rank` of `world_size` gets its part of every batch, to which `extend` may add rows.
+    Random crops depend on (seed, epoch, item) alone, not on the number of workers or the start.
+    Process `rank` of `world_size` gets its part of every batch, to which `extend` may add rows.
     """
     plans = epoch_order(
         split,
@@ -129,7 +129,7 @@ def image_batches(
     num_workers: int = 0,
     pin_memory: bool = False,
 ) -> Loader[Tensor]:
-    """Images start .. stop - 1 of a split, in order, as the model reads them."""
+    """Make batches of images start .. stop - 1 of a split, in order, as the model reads them."""
     reading.check(split)
     stop = len(split.image_names) if stop is None else stop
     starts = range(start, stop, batch_size)
@@ -147,7 +147,7 @@ def text_batches(
     num_workers: int = 0,
     pin_memory: bool = False,
 ) -> Loader[tuple[Tensor, Tensor]]:
-    """Tokens and lengths of captions start .. stop - 1 of a split, in order."""
+    """Make batches of tokens and lengths of captions start .. stop - 1 of a split, in order."""
     stop = len(split.captions) if stop is None else stop
     starts = range(start, stop, batch_size)
     make = partial(_text_batch, split, encode, batch_size, stop)

@@ -1,4 +1,4 @@
-"""Where things that can be made again are kept, complete or not at all."""
+"""Cache folder for files that can be made again; entries are complete or absent."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from collections.abc import Callable
 from pathlib import Path
 
 STALE_SECONDS = 24 * 3600
-"""A half-made folder as old as this was left by a process that was killed."""
+"""Age in seconds from which a half-made folder counts as left by a process that was killed."""
 
 
 def cache_folder() -> Path:
-    """`$GRADSPACE_CACHE`, or `~/.cache/gradspace`."""
+    """Return `$GRADSPACE_CACHE`, or `~/.cache/gradspace`."""
     return Path(os.environ.get("GRADSPACE_CACHE") or Path.home() / ".cache" / "gradspace")
 
 
 def made_once(folder: Path, make: Callable[[Path], None]) -> Path:
-    """`folder`, filled by `make` where it does not exist yet.
+    """Return `folder`, filled by `make` if it does not exist yet.
 
-    `make` fills a folder beside it, which is then renamed: whoever sees `folder` sees all of it.
-    Of several processes that make it at once, the first one wins and the others use its result.
+    `make` fills a folder beside it, which is then renamed, so that `folder` is always complete. If
+    several processes make it at once, the first one wins and the others use its result.
     """
     if folder.is_dir():
         return folder

@@ -11,20 +11,20 @@ from torch import Tensor
 from gradspace.data.dataset import Indices
 
 Encode = Callable[[Sequence[str]], tuple[Tensor, Tensor]]
-"""From captions to tokens, int64 [captions, words], and lengths, int64 [captions]."""
+"""Function from captions to tokens, int64 [captions, words], and lengths, int64 [captions]."""
 
 Span = tuple[int, int]
-"""Where in a caption a word begins and ends."""
+"""Start and end of a word in a caption."""
 
 Spans = Callable[[str], list[Span | None]]
-"""For every token of a caption the word that it is, or is a piece of; None: it is of no word."""
+"""Function from a caption to the word of each token; None for tokens that belong to no word."""
 
 AT_ONCE = 4096
-"""Captions that are encoded in one go."""
+"""Number of captions encoded in one go."""
 
 
 class EncodedCaptions:
-    """Tokens by the index of a caption: all in one row, four bytes each, without padding."""
+    """Tokens of captions by index, stored as one row of four bytes per token, without padding."""
 
     def __init__(self, encode: Encode, captions: Sequence[str]) -> None:
         tokens, lengths = [np.zeros(0, np.int32)], [np.zeros(0, np.int64)]
@@ -37,7 +37,7 @@ class EncodedCaptions:
         self._starts = self._lengths.cumsum() - self._lengths
 
     def gather(self, indices: Indices) -> tuple[Tensor, Tensor]:
-        """Tokens, int64 [captions, longest], padded with 0, and lengths, int64 [captions]."""
+        """Return tokens, int64 [captions, longest], 0 as padding, and lengths, int64 [captions]."""
         lengths = self._lengths[indices]
         place = np.arange(lengths.max(initial=0))
         inside = place < lengths[:, None]

@@ -1,4 +1,4 @@
-"""What a dataset holds and what is wrong with it, before anyone trains on it for an hour."""
+"""Report of a dataset's contents and problems, before anyone trains on it for an hour."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from gradspace.progress import Progress
 from gradspace.wording import counted
 
 LISTED = 10
-"""Problems that the text names; `to_dict` has all of them."""
+"""Number of problems listed in the text; `to_dict` has all of them."""
 
 
 @dataclass(frozen=True)
 class Spread:
-    """The least, the mean and the most of a count."""
+    """Minimum, mean and maximum of a count."""
 
     least: int
     mean: float
@@ -38,21 +38,21 @@ class Spread:
 
 @dataclass(frozen=True)
 class SharedTexts:
-    """Captions that stand word for word at several images, and so are no negatives of theirs."""
+    """Captions that several images have word for word, which are therefore positives of each."""
 
     num_texts: int
-    """Different ones of the split."""
+    """Number of different captions in the split."""
     num_shared: int
-    """Of these, how many stand at several images."""
+    """Number of them that several images have."""
     num_images: int
-    """Images with one of them."""
+    """Number of images with such a caption."""
     most_images: int
-    """Of one text."""
+    """Largest number of images with one and the same caption."""
 
 
 @dataclass(frozen=True)
 class SplitReport:
-    """One split, without the items that have problems."""
+    """Figures of one split, without the items that have problems."""
 
     name: str
     num_images: int
@@ -62,27 +62,27 @@ class SplitReport:
     feature_shape: tuple[int, ...] | None
     shared: SharedTexts
     kinds: tuple[str, str]
-    """What the images and captions are: passages and questions, where they are texts."""
+    """Names of the two sides: images and captions, or passages and questions."""
 
 
 @dataclass(frozen=True)
 class DatasetReport:
-    """What was found; `problems` is empty for a dataset that can be trained on as it is."""
+    """Findings of a check; `problems` is empty for a dataset that can be trained on as it is."""
 
     name: str
     splits: tuple[SplitReport, ...]
     vocabulary_size: int
-    """Words seen four times or more in the texts of training."""
+    """Number of words that occur four times or more in the training texts."""
     num_words: int
-    """Different words in the texts of training."""
+    """Number of different words in the training texts."""
     num_decoded: int
-    """Images that were read from the first byte to the last."""
+    """Number of images decoded in full."""
     problems: tuple[Problem, ...]
     drawn: str = ""
-    """How the splits came about, where the data names none."""
+    """Explanation of how the splits were chosen, if the data names none."""
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON; indices of problems are left out, items have names."""
+        """Convert to JSON types; items have names, and indices of problems are left out."""
         problems = [
             {key: getattr(problem, key) for key in ("kind", "split", "item", "detail")}
             for problem in self.problems
@@ -118,7 +118,7 @@ def check_dataset(
     progress: Progress | None = None,
     **options: Any,
 ) -> DatasetReport:
-    """Look at all captions and decode all images; takes what `open_dataset` takes, or a dataset."""
+    """Check all captions and decode all images of a dataset, or of what `open_dataset` takes."""
     if isinstance(source, Dataset):
         dataset = source
     else:

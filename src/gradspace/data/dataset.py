@@ -1,4 +1,4 @@
-"""What a dataset is, whatever its layout on disk: splits of images with their captions."""
+"""Datasets, whatever their layout on disk: splits of images with their captions."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from PIL import Image
 
 from gradspace.wording import counted
 
-if TYPE_CHECKING:  # a stream is made of what is here
+if TYPE_CHECKING:  # streams are built from the classes of this file
     from gradspace.data.shards.stream import ShardStream
 
 Indices = NDArray[np.int64]
 RegionKind = Literal["grid", "detector"]
-"""Cells of a backbone's feature map, or boxes around what a detector found."""
+"""Kinds of regions: cells of a backbone's feature map, or boxes found by a detector."""
 
 
 class Images(Protocol):
@@ -27,11 +27,11 @@ class Images(Protocol):
     def __len__(self) -> int: ...
 
     def load(self, index: int) -> Image.Image:
-        """RGB; a ValueError that names the file where it is missing or broken."""
+        """Load a picture as RGB; a ValueError names a file that is missing or broken."""
 
 
 class Features(Protocol):
-    """Precomputed features by index: `shape` is that of one image, [regions, width] or [width]."""
+    """Precomputed features by index; `shape` is that of one image, [regions, width] or [width]."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -42,14 +42,14 @@ class Features(Protocol):
 
 
 def regions_of(features: Features) -> RegionKind:
-    """What the regions of features are, "detector" where they do not say it."""
+    """Return the kind of regions of features; "detector" if they do not say."""
     regions: RegionKind = getattr(features, "regions", "detector")
     return regions
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Something wrong with one item of a dataset, and the item to leave out because of it."""
+    """A problem of one item of a dataset, which is left out because of it."""
 
     kind: str
     split: str
@@ -57,7 +57,7 @@ class Problem:
     """The image, caption or line as the user knows it."""
     detail: str = ""
     image: int | None = None
-    """Index in the split of the image that the problem makes useless."""
+    """Index in the split of the image that the problem makes unusable."""
     caption: int | None = None
 
     def __str__(self) -> str:
@@ -67,7 +67,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Split:
-    """Images, their captions, and which caption belongs to which image."""
+    """A split: images, their captions, and the image of each caption."""
 
     name: str
     image_names: Sequence[str]
@@ -77,43 +77,43 @@ class Split:
     images: Images | None = None
     features: Features | None = None
     caption_ids: Sequence[int] | None = None
-    """The numbers that the dataset's authors gave its captions, where they did."""
+    """Numbers that the dataset's authors gave its captions, if any."""
     passages: Sequence[str] | None = None
-    """Texts in the place of the images: the captions are then questions about them."""
+    """Texts that take the place of images; the captions are then questions about them."""
     drawn: str = ""
-    """How the split came about, where the data does not say what belongs to it."""
+    """Explanation of how the split was chosen, if the data does not define it."""
 
     @property
     def kinds(self) -> tuple[str, str]:
-        """What people call the two sides."""
+        """Names of the two sides: image and caption, or passage and question."""
         return ("image", "caption") if self.passages is None else ("passage", "question")
 
     @property
     def sizes(self) -> str:
-        """`10 images / 20 captions`"""
+        """Sizes in words, such as `10 images / 20 captions`."""
         image, caption = self.kinds
         return f"{counted(len(self.image_names), image)} / {counted(len(self.captions), caption)}"
 
     @property
     def announcement(self) -> str:
-        """How large a split is that nobody has chosen; empty where somebody has."""
+        """Sentence on the size of a split chosen by shares; empty if the data defines the split."""
         return f"{self.name}: {self.sizes}; {self.drawn}" if self.drawn else ""
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """The splits of one dataset, "train", "dev" and "test" where it has them."""
+    """The splits of a dataset, usually "train", "dev" and "test"."""
 
     name: str
     splits: Mapping[str, Split]
     problems: tuple[Problem, ...] = ()
-    """What is not in the splits because something is wrong with it."""
+    """Problems of the items that were left out of the splits."""
     stream: ShardStream | None = None
-    """In the place of a split "train": shards that are read while they are trained on."""
+    """Shards read during training, in place of a split "train"."""
 
     @property
     def description(self) -> str:
-        """One line: splits with their sizes, what was left out, and how they came about."""
+        """Line with the splits and their sizes, the number of items left out, and `drawn`."""
         streamed = [f"train {self.stream}"] if self.stream else []
         named = [f"{name} {split.sizes}" for name, split in self.splits.items()]
         sizes = ", ".join([*streamed, *named])
@@ -122,13 +122,13 @@ class Dataset:
 
     @property
     def drawn(self) -> str:
-        """How the splits came about, where the data does not say what belongs to them."""
+        """Explanation of how the splits were chosen, if the data does not define them."""
         return next((split.drawn for split in self.splits.values()), "")
 
     def split(self, name: str) -> Split:
         if name == "train" and self.stream:
             raise ValueError(
-                f"the training data of {self.name} are a stream, which is not known as a whole: "
+                f"the training data of {self.name} is a stream, which cannot be read as a split: "
                 "leave data.stream out"
             )
         if name not in self.splits:
@@ -142,7 +142,7 @@ def make_split(
     images: Images | None = None,
     features: Features | None = None,
 ) -> Split:
-    """A split from image names with their captions."""
+    """Make a split from image names with their captions."""
     num_captions = [len(captions) for _, captions in described]
     return Split(
         name=name,
@@ -155,32 +155,32 @@ def make_split(
 
 
 def digest(images: Sequence[str], captions: Sequence[str]) -> str:
-    """Short, and another one for other images or captions."""
+    """Hash the names and captions of a split to a short text."""
     text = "\0".join((*images, "", *captions, ""))
     return blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 @runtime_checkable
 class GathersFeatures(Protocol):
-    """Features that read many images in one go."""
+    """Features that can read many images in one go."""
 
     def gather(self, indices: Indices) -> NDArray[np.float32]: ...
 
 
 def gather_features(features: Features, indices: Indices) -> NDArray[np.float32]:
-    """The features of many images, float32 [len(indices), *shape], as a new array."""
+    """Read the features of many images, float32 [len(indices), *shape], into a new array."""
     if isinstance(features, GathersFeatures):
         return features.gather(indices)
     return np.stack([features.load(int(index)) for index in indices])
 
 
 def check_features(split: Split, indices: Indices, finite: NDArray[np.bool_]) -> None:
-    """That features are numbers; `finite` tells it for each of the images."""
+    """Raise a ValueError for features that are not `finite`, a value per image."""
     if not finite.all():
         name = split.image_names[int(indices[finite.argmin()])]
         raise ValueError(
             f"the features of {name!r} in split {split.name!r} are NaN or infinite: "
-            "`gradspace data check --features` lists all of them, data.skip_broken=true leaves "
+            "`gradspace data check --features` lists all of them, and data.skip_broken=true leaves "
             "them out"
         )
 

@@ -1,7 +1,7 @@
-"""Features on disk: .npy files read row by row, written by a backbone that may be interrupted.
+"""Features on disk: .npy files that are read row by row, and written in a resumable way.
 
-A features folder has, for every split, `train.npy` with one row per image and `train.json`, which
-says what the rows are and how many of them are on disk.
+A features folder has two files per split: `train.npy` with one row per image, and `train.json`,
+which describes the rows and counts those that are on disk.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ WHAT = "the description of features"
 
 
 class FeatureFile:
-    """The rows of one .npy, [images, width] or [images, regions, width], float16 or float32.
+    """Rows of one .npy, [images, width] or [images, regions, width], float16 or float32.
 
-    Rows are read into a new array when asked for. The file is never mapped into memory, so that
-    the process stays as small as its batches even for a file of 31 GiB, and it is opened for every
-    read, so that threads, forked and spawned workers need no care.
+    Rows are read into a new array on request. The file is never mapped into memory, so that the
+    process stays as small as its batches even for a file of 31 GiB, and it is opened for every
+    read, so that threads, forked and spawned workers need no special care.
     """
 
     def __init__(self, path: Path) -> None:
@@ -52,10 +52,10 @@ class FeatureFile:
         self.dtype = rows.dtype
         self.shape: tuple[int, ...] = rows.shape[1:]
         self.grid: tuple[int, int] | None = None
-        """Rows and columns, where the regions are known to be the cells of a grid."""
+        """Rows and columns, if the regions are known to be the cells of a grid."""
         self.regions: RegionKind = "detector"
         self.whole = False
-        """Do they cover the whole picture, or its middle square?"""
+        """Whether the regions cover the whole picture rather than its middle square."""
         self._num_rows: int = rows.shape[0]
         self._start: int = rows.offset
 
@@ -67,7 +67,7 @@ class FeatureFile:
         return row
 
     def gather(self, indices: Indices) -> NDArray[np.float32]:
-        """[len(indices), *shape]; read in the order of the file."""
+        """Read rows [len(indices), *shape], in the order of the file."""
         if len(indices) and not 0 <= indices.min() <= indices.max() < len(self):
             raise IndexError(f"rows must be from 0 to {len(self) - 1}, got {indices.tolist()}")
         rows = np.empty((len(indices), *self.shape), self.dtype)
@@ -81,14 +81,14 @@ class FeatureFile:
 
 
 def write_header(file: IO[bytes], shape: tuple[int, ...], dtype: str) -> None:
-    """The beginning of an .npy whose rows are then written one after the other."""
+    """Write the beginning of an .npy, whose rows are then appended one after the other."""
     description = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(file, description)
 
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureRecord:
-    """What is in a feature file; `num_done` rows are on disk."""
+    """Description of a feature file; `num_done` rows are on disk."""
 
     backbone: str
     names_sha256: str
@@ -97,14 +97,14 @@ class FeatureRecord:
     dtype: str
     regions: RegionKind = "grid"
     size: int | None = None
-    """Of the pictures, where it is not the backbone's own."""
+    """Size of the pictures, if it is not the backbone's own."""
     whole: bool = False
-    """Were pictures squeezed into a square, or was the middle square of them cut out?"""
+    """Whether pictures were squeezed into a square instead of cropped to their middle."""
     num_done: int = 0
 
 
 class FeatureWriter:
-    """Writes the features of one split, in order, so that nothing is lost when it is killed.
+    """Writer of the features of one split, in order; it can be killed without losing them.
 
     Examples:
         with FeatureWriter(folder, split, (49, 2048), backbone="resnet50") as writer:
@@ -148,11 +148,11 @@ class FeatureWriter:
 
     @property
     def num_done(self) -> int:
-        """Rows on disk: the index of the image whose features come next."""
+        """Number of rows on disk, which is the index of the next image."""
         return self._record.num_done
 
     def append(self, features: NDArray[Any]) -> None:
-        """Write the features of the next images; they count as done when they are on disk."""
+        """Write the features of the next images; they count as done once they are on disk."""
         record = self._record
         after = self.num_done + len(features)
         if features.shape[1:] != record.shape or after > record.num_images:
@@ -188,7 +188,7 @@ class FeatureWriter:
         self.close()
 
     def _create(self) -> None:
-        """An array of zeros, as a sparse file; its record comes last and makes it valid."""
+        """Create a sparse file of zeros; the record is written last and makes it valid."""
         record = self._record
         with write_atomically(self._array, "wb") as file:
             write_header(file, (record.num_images, *record.shape), record.dtype)
@@ -218,29 +218,29 @@ class FeatureWriter:
 
 
 def read_features(folder: Path, split: Split) -> FeatureFile:
-    """The features that a `FeatureWriter` wrote for this split, if they are all there."""
+    """Open the features that a `FeatureWriter` wrote for this split, provided they are complete."""
     array, described = _paths(folder, split.name)
     record = read_json(described, FeatureRecord, WHAT)
     if record.names_sha256 != _names_hash(split.image_names):
         raise ValueError(
-            f"{array} has features of {record.num_images} images that are not the "
-            f"{len(split.image_names)} of split {split.name!r}; compute them again"
+            f"{array} has features of {record.num_images} images, which are not the "
+            f"{len(split.image_names)} images of split {split.name!r}; compute them again"
         )
     if record.num_done < record.num_images:
         raise ValueError(
             f"{array} has features of {record.num_done} of {record.num_images} images; "
-            "continue computing them"
+            "resume the command that computes them"
         )
     features = FeatureFile(array)
     features.regions, features.whole = record.regions, record.whole
     side = isqrt(features.shape[0])
     if record.regions == "grid" and len(features.shape) == 2 and side * side == features.shape[0]:
-        features.grid = (side, side)  # a backbone reads squares
+        features.grid = (side, side)  # backbones read squares
     return features
 
 
 def slice_features(path: Path, splits: Mapping[str, Split]) -> dict[str, Features]:
-    """One .npy whose rows follow the images of the splits, in their order, cut into splits."""
+    """Cut one .npy into splits; its rows follow the images of the splits, in their order."""
     features = FeatureFile(path)
     sizes = [len(split.image_names) for split in splits.values()]
     if len(features) != sum(sizes):

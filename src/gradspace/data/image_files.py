@@ -1,4 +1,4 @@
-"""Image files by name, in a folder or a zip, and where to find them beside their captions."""
+"""Image files by name, in a folder or a zip, and the search for them beside their captions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import IO, Any, Protocol
 from PIL import Image, ImageOps
 
 NAMES_TRIED = 100
-"""How many image names are looked up to tell whether a folder or zip holds the images."""
+"""Number of image names looked up to decide whether a folder or zip holds the images."""
 
 
 class ImageStore(Protocol):
@@ -29,7 +29,7 @@ class ImageStore(Protocol):
 
 @dataclass(frozen=True)
 class StoredImages:
-    """The images of a split, by their names in a store."""
+    """Images of a split, by their names in a store."""
 
     store: ImageStore
     names: Sequence[str]
@@ -38,7 +38,7 @@ class StoredImages:
         return len(self.names)
 
     def missing(self, index: int) -> str:
-        """Why there is no such file, or nothing; does not read the file."""
+        """Explain why an image does not exist, or return ""; does not read the file."""
         name = self.names[index]
         if leads_outside(name):
             return f"the name leads out of {self.store.path}"
@@ -58,13 +58,13 @@ class StoredImages:
 
 
 class TooManyPixels(ValueError):  # noqa: N818
-    """A picture that is not decoded."""
+    """A picture that is refused because it has too many pixels."""
 
 
 def decode(
     file: IO[bytes], *, formats: tuple[str, ...] | None = None, most_pixels: int | None = None
 ) -> Image.Image:
-    """The picture in a file as RGB, decoded to the last row, and turned as its camera says.
+    """Decode a picture completely, as RGB, and rotate it as its EXIF orientation says.
 
     A small file that claims to be a huge picture is refused before it is decoded.
     """
@@ -75,7 +75,7 @@ def decode(
                 f"it has {image.width} x {image.height} pixels, more than the {most:,} of "
                 "PIL.Image.MAX_IMAGE_PIXELS"
             )
-        with suppress(Exception):  # what a camera has written may be anything
+        with suppress(Exception):  # cameras may write anything
             ImageOps.exif_transpose(image, in_place=True)
         opaque = "transparency" not in image.info  # Pillow wants palettes with it as RGBA
         return (image if opaque else image.convert("RGBA")).convert("RGB")
@@ -83,13 +83,13 @@ def decode(
 
 @cache
 def image_endings() -> frozenset[str]:
-    """Of the names of files that can be decoded, as .jpg."""
+    """Return the endings of files that can be decoded, such as .jpg."""
     known = Image.registered_extensions().items()
     return frozenset(ending for ending, kind in known if kind in Image.OPEN)
 
 
 class ImageFolder:
-    """Files below a folder; names use forward slashes and never lead out of the folder."""
+    """Image files in a folder; names use forward slashes and never lead out of the folder."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -102,7 +102,7 @@ class ImageFolder:
 
 
 class ImageZip:
-    """Members of a zip, read in place; names may leave out one folder that holds all of them."""
+    """Images in a zip, read in place; names may omit a folder that holds all of them."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -128,7 +128,7 @@ class ImageZip:
         return name if name in self._members else self._prefix + name
 
     def _archive(self) -> zipfile.ZipFile:
-        """Opened once per process: forked workers that shared it would share its position."""
+        """Open the archive once per process: a shared one would share its file position."""
         if self._opened is None or self._opened[0] != os.getpid():
             self._opened = os.getpid(), zipfile.ZipFile(self.path)
         return self._opened[1]
@@ -144,7 +144,7 @@ def leads_outside(name: str) -> bool:
 
 
 def open_store(path: Path) -> ImageStore:
-    """The image folder or zip that the user named."""
+    """Open the image folder or zip that the user named."""
     if path.is_dir():
         return ImageFolder(path)
     if path.is_file():
@@ -153,17 +153,17 @@ def open_store(path: Path) -> ImageStore:
 
 
 def find_store(folder: Path, names: Sequence[str]) -> ImageStore | None:
-    """The folder or zip in `folder` (or itself) that has one of the first images, if any has."""
+    """Find a folder or zip in `folder`, or `folder` itself, with one of the first images."""
     return next((store for store in _candidates(folder) if holds_any(store, names)), None)
 
 
 def holds_any(store: ImageStore, names: Sequence[str]) -> bool:
-    """Whether one of the first images is there."""
+    """Whether a store has one of the first images."""
     return any(name in store for name in names[:NAMES_TRIED])
 
 
 def _candidates(folder: Path) -> Iterator[ImageStore]:
-    """`images` first, then the folder itself, then what else is beside, by name."""
+    """Yield `images` first, then the folder itself, then the other entries by name."""
     yield ImageFolder(folder / "images")
     yield ImageFolder(folder)
     for path in sorted(folder.iterdir()):

@@ -1,7 +1,7 @@
-"""What a model reads of the image side of a split: features, pictures or passages, as tensors.
+"""The image side of a split as a model reads it: features, pictures or passages as tensors.
 
-`Reading` is the one place that knows how each kind is checked, loaded and made a tensor: batches,
-evaluation, indexes and queries go through it.
+`Reading` is the one place that knows how each kind is checked, loaded and turned into a tensor:
+batches, evaluation, indexes and queries use it.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from gradspace.data.resident import ResidentFeatures
 
 ReadingKind = Literal["features", "pictures", "passages"]
 Seeds = Sequence[tuple[int, ...]]
-"""Of the chance in preparing each item, such as a random crop."""
+"""Seeds of the random part of preparing each item, such as a random crop."""
 
 
 class Pixels(Protocol):
-    """Any function from an RGB picture to what the model reads of it, [3, height, width].
+    """A function from an RGB picture to the model's input, [3, height, width].
 
-    uint8 where the model normalises, float32 where that has been done.
+    uint8 if the model normalises, float32 if the function has done so.
     """
 
     def __call__(self, image: Image.Image, rng: np.random.Generator) -> Tensor: ...
 
 
 class Reading(Protocol):
-    """Turns items of a split into what the model reads of them."""
+    """Turns items of a split into the model's input."""
 
     kind: ClassVar[ReadingKind]
 
     def check(self, split: Split) -> None:
-        """Raise a ValueError where the split does not have what the model reads."""
+        """Raise a ValueError if the split lacks what the model reads."""
 
     def load(self, split: Split, indices: Indices, seeds: Seeds) -> Tensor:
         """[len(indices), ...]"""
@@ -48,7 +48,7 @@ class Reading(Protocol):
 
 @dataclass(frozen=True)
 class FeatureReading:
-    """Precomputed features as they are, float32 [n, regions, width] or [n, width]."""
+    """Reads precomputed features unchanged, float32 [n, regions, width] or [n, width]."""
 
     kind: ClassVar[ReadingKind] = "features"
 
@@ -76,7 +76,7 @@ FEATURES = FeatureReading()
 
 @dataclass(frozen=True)
 class PictureReading:
-    """Pictures as pixels [n, 3, height, width], uint8 or float32."""
+    """Reads pictures as pixels [n, 3, height, width], uint8 or float32."""
 
     pixels: Pixels
     kind: ClassVar[ReadingKind] = "pictures"
@@ -89,7 +89,7 @@ class PictureReading:
             )
 
     def load(self, split: Split, indices: Indices, seeds: Seeds) -> Tensor:
-        """Stack by numpy: torch would start threads for every little copy."""
+        """Stack with numpy, because torch would start threads for every small copy."""
         assert split.images is not None
         loaded = map(split.images.load, indices.tolist())
         rngs = map(np.random.default_rng, seeds)
@@ -97,14 +97,14 @@ class PictureReading:
         return torch.from_numpy(np.stack(made))
 
     def prepare(self, pictures: Sequence[Image.Image]) -> Tensor:
-        """[n, 3, height, width] of pictures from anywhere, for evaluation."""
+        """Prepare pictures from anywhere for evaluation, [n, 3, height, width]."""
         rng = np.random.default_rng(0)
         return torch.stack([self.pixels(picture, rng) for picture in pictures])
 
 
 @dataclass(frozen=True)
 class PassageReading:
-    """Passages as one int64 matrix [n, 1 + words]: the length, then tokens padded with 0.
+    """Reads passages as one int64 matrix [n, 1 + words]: the length, then tokens padded with 0.
 
     The length comes first because nothing else says where padding begins: 0 may be a token.
     """
@@ -128,5 +128,5 @@ class PassageReading:
 def _refuse_passages(split: Split) -> None:
     if split.passages is not None:
         raise ValueError(
-            f"split {split.name!r} has passages, and the model reads images: take text-dual"
+            f"split {split.name!r} has passages, and the model reads images: use model text-dual"
         )

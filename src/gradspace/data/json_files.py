@@ -1,4 +1,4 @@
-"""JSON that users may have edited: read into dataclasses, with an error that names the place."""
+"""JSON that users may have edited, read into dataclasses; errors name the place of a mistake."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 def read_json(path: Path, kind: type[T], what: str) -> T:
-    """The file as a `kind`; keys that `kind` does not have are ignored."""
+    """Read a file as a `kind`; keys that `kind` does not have are ignored."""
     check_is_file(path, what)
     try:
         return TypeAdapter(kind).validate_json(path.read_bytes())

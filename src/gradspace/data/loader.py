@@ -1,4 +1,4 @@
-"""Batches made one after the other: when asked for, ahead of time in threads, or in processes."""
+"""Batches made one after the other: on request, ahead of time in threads, or in processes."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from gradspace.processes import end_with
 T = TypeVar("T")
 
 AHEAD = 2
-"""Batches that a worker makes before they are asked for."""
+"""Number of batches that a worker makes ahead of time."""
 STARTED_BY = "fork" if sys.platform == "linux" else None
-"""Seconds faster than "spawn", which is Python's choice in the processes of a comparison: there
-every worker would import torch again, for each epoch and each evaluation."""
+"""How worker processes are started: "fork", which is seconds faster than "spawn", Python's choice
+in the processes of a comparison, where every worker would import torch again for each epoch."""
 
 
 class Plans(Protocol):
-    """What the batches are made from, one after the other; known in advance is how many."""
+    """Descriptions of the batches, one after the other; their number is known in advance."""
 
     def __len__(self) -> int: ...
 
@@ -39,11 +39,11 @@ class Plans(Protocol):
 
 @dataclass(frozen=True)
 class Loader(Generic[T]):
-    """`make(plan)` for every plan, in order; can be iterated more than once.
+    """Loader of `make(plan)` for every plan, in order; can be iterated more than once.
 
-    Workers are processes where images are decoded, and threads where features are read: reading
-    leaves Python's lock alone, and a batch of features takes longer to hand from one process to
-    another than to read.
+    Workers are processes if images are decoded, and threads if features are read: reading releases
+    the GIL, and handing a batch of features from one process to another takes longer than reading
+    it.
     """
 
     make: Callable[[Any], T]
@@ -77,10 +77,10 @@ class Loader(Generic[T]):
                 yield made.popleft().result()
 
     def _from_processes(self) -> Iterator[T]:
-        """A ValueError in a worker is raised here as it is, not inside the worker's traceback.
+        """Yield batches from processes; raise a ValueError of a worker without its traceback.
 
-        Pinning is done here too: DataLoader's thread for it and the one that trains would wait for
-        each other's hold of Python's lock.
+        Pinning is done here too: DataLoader's pinning thread and the training thread would wait for
+        each other's hold of the GIL.
         """
         loader = DataLoader(
             _Batches(self.make),
@@ -115,16 +115,16 @@ class _Batches(TorchDataset[Any]):
 
 
 def _share(batch: Any) -> None:
-    """Put tensors where the main process reads them.
+    """Move tensors to shared memory, where the main process reads them.
 
-    It would be done when the batch is handed over, but nobody hears of it when it fails there.
+    This would happen anyway when the batch is handed over, but a failure there goes unnoticed.
     """
     if isinstance(batch, Tensor):
         try:
             batch.share_memory_()  # type: ignore[no-untyped-call]
         except RuntimeError as error:
             raise ValueError(
-                "there is no room in shared memory (/dev/shm) for what workers read: make it "
+                "there is no room in shared memory (/dev/shm) for the batches of workers: make it "
                 "larger (docker run --shm-size=1g), or read smaller batches with fewer workers "
                 f"(num_workers): {error}"
             ) from error
@@ -145,6 +145,6 @@ def _pinned(batch: Any) -> Any:
 
 
 def _start_worker(worker: int, parent: int) -> None:
-    end_with(parent)  # one that waits to hand over a batch would do so for ever, and hold its locks
+    end_with(parent)  # a worker handing over a batch would wait for ever, holding its locks
     # As many workers as cores would otherwise each start as many threads for every AVIF.
     AvifImagePlugin.DEFAULT_MAX_THREADS = 1

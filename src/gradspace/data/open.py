@@ -1,4 +1,4 @@
-"""Open any dataset: by name, or by what its folder or file looks like."""
+"""Open any dataset, by name or by the layout of its folder or file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gradspace.progress import Progress
 from gradspace.wording import counted, typed
 
 LOOKED_AT = 1000
-"""Files of a folder in no known layout."""
+"""Number of files examined in a folder of unknown layout."""
 
 
 def open_dataset(
@@ -35,13 +35,13 @@ def open_dataset(
     """Open a dataset for training and evaluation.
 
     `source` is "scenes", "questions" or a path in one of the layouts of `data/readers`. `images` is
-    a folder or zip, searched beside the captions when left out. `features` is an .npy whose rows
+    a folder or zip, by default looked for beside the captions. `features` is an .npy whose rows
     follow the images of the splits in order, or a folder that a `FeatureWriter` wrote. `options`
     are those of the reader.
 
-    A dataset with problems is refused, naming the first. With `skip_broken` the items that have
+    A dataset with problems is rejected, naming the first. With `skip_broken` the items that have
     problems are left out and listed in `Dataset.problems`. This reads all features of an .npy, or
-    else all images, once, and calls `progress` with how many are done and of how many.
+    else all images, once, and calls `progress` with the number done and the total.
 
     Examples:
         >>> open_dataset("scenes", num_train=100).splits["train"].image_names[7]
@@ -62,9 +62,9 @@ def open_items(
     progress: Progress | None = None,
     options: Mapping[str, Any],
 ) -> Dataset:
-    """The items of a dataset that can be used; features in a folder may still have to be written.
+    """Open the usable items of a dataset; a features folder may still have to be filled.
 
-    With such a folder, which has to exist, there need be no images.
+    Given such a folder, which has to exist, the images may be missing.
     """
     dataset = read_dataset(source, images, features, options, progress)
     problems = structural_problems(dataset)
@@ -80,13 +80,13 @@ def open_items(
         first, *others = (*dataset.problems, *problems)
         raise ValueError(
             f"{source} has {counted(len(others) + 1, 'problem')}, the first is {first}; "
-            "`gradspace data check` lists them, skip_broken leaves these items out"
+            "`gradspace data check` lists them, and skip_broken leaves these items out"
         )
     return dataset
 
 
 def is_dataset(source: str | Path) -> bool:
-    """Whether this is the name of a built-in dataset, or has a known layout."""
+    """Whether a source is the name of a built-in dataset, or has a known layout."""
     try:
         _find_reader(source, None)
     except ValueError:
@@ -101,10 +101,10 @@ def read_dataset(
     options: Mapping[str, Any],
     progress: Progress | None = None,
 ) -> Dataset:
-    """The dataset as it lies on disk, with whatever is wrong with its items.
+    """Read a dataset from disk, including items with problems.
 
-    Features are added where they are in one file; a folder of them comes last, because it was
-    written for the items that are left in the end.
+    Features are added if they are in one file; a folder of features is added later, because it was
+    written for the items that remain after problems were left out.
     """
     reader, places = _find_reader(source, images)
     chosen = checked(reader.name, parameters_of(reader.open), options)
@@ -112,7 +112,7 @@ def read_dataset(
     dataset = reader.open(*places, **shown, **chosen)
     if dataset.stream is not None:
         if features is not None:
-            raise ValueError("a stream has pictures that are read as they come: leave features out")
+            raise ValueError("a stream reads pictures from its shards: leave features out")
         return dataset
     if not dataset.splits:
         raise ValueError(f"{source} has no images at all")
@@ -131,7 +131,7 @@ def read_dataset(
 
 
 def add_features_folder(dataset: Dataset, features: str | Path | None) -> Dataset:
-    """The dataset with what a `FeatureWriter` wrote, if `features` is such a folder."""
+    """Add what a `FeatureWriter` wrote to a dataset, if `features` is such a folder."""
     if features is None or not _is_folder(features):
         return dataset
     folder = Path(features).expanduser()
@@ -145,7 +145,7 @@ def _is_folder(features: str | Path) -> bool:
 def _find_reader(
     source: str | Path, images: str | Path | None
 ) -> tuple[Reader, tuple[()] | tuple[Path, Path | None]]:
-    """The reader of a source, and where it finds captions and images."""
+    """Find the reader of a source, and the paths of its captions and images."""
     if by_name := reader_of_name(source):
         if images is not None:
             raise ValueError(f"{source} has its own images: leave images out")
@@ -159,10 +159,10 @@ def _find_reader(
         return found[0], (path, Path(images).expanduser() if images is not None else None)
     if found:
         names = " and ".join(reader.name for reader in found)
-        raise ValueError(f"{source} looks like {names} at once: give the file with the captions")
+        raise ValueError(f"{source} looks like both {names}: give the file with the captions")
     built_in = ", ".join(repr(r.name) for r in READERS.values() if not r.recognises)
     layouts = "; ".join(reader.looks_for for reader in READERS.values() if reader.recognises)
-    known = "is in no known layout" if path.exists() else "does not exist"
+    known = "has no known layout" if path.exists() else "does not exist"
     raise ValueError(
         f"{typed(path.absolute())} {known}: give {built_in}, or a path to one of: {layouts}"
         f"{_way_of_photos(path)}"
@@ -170,7 +170,7 @@ def _find_reader(
 
 
 def _way_of_photos(path: Path) -> str:
-    """What to do with a folder of photos that nobody has described; nothing for other paths."""
+    """Suggest `gradspace index` for a folder of photos without captions; "" for other paths."""
     first = islice(path.rglob("*"), LOOKED_AT) if path.is_dir() else ()
     if not any(file.suffix.lower() in image_endings() for file in first):
         return ""
@@ -179,7 +179,7 @@ def _way_of_photos(path: Path) -> str:
 
 
 def reader_of_name(source: str | Path) -> Reader | None:
-    """The reader of a dataset that is known by its name and is not on disk."""
+    """Find the reader of a dataset that is known by its name and is not on disk."""
     if not isinstance(source, str):
         return None
     if source not in READERS and not Path(source).expanduser().exists():

@@ -1,4 +1,4 @@
-"""Which images and captions are in which training batch: a pure function of seed and epoch."""
+"""The images and captions of each training batch: a pure function of seed and epoch."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ CaptionsPerImage = int | Literal["all"]
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """What one batch holds."""
+    """Contents of one batch."""
 
     images: Indices
     captions: Indices
     items: Indices
-    """One per image, different ones where an image comes twice: the seeds of random crops."""
+    """One number per image, different if an image comes twice: the seeds of random crops."""
 
 
 def epoch_order(
@@ -32,14 +32,14 @@ def epoch_order(
     rank: int = 0,
     world_size: int = 1,
 ) -> list[Plan]:
-    """The batches of one epoch, or of each the part that process `rank` has of it.
+    """List the batches of one epoch, or the part of each that process `rank` gets.
 
-    The parts are as even as they can be, and together they are the batch in its order.
+    The parts are as even as possible, and together they are the batch in its order.
 
     With one caption per image the epoch visits every caption once, together with its image, and
     `batch_size` counts captions (VSE++). With more, or "all", it visits every image once with that
-    many of its captions, and `batch_size` counts images (SmoothAP). What does not fill a last batch
-    is left for another epoch.
+    many of its captions, and `batch_size` counts images (SmoothAP). Items that do not fill a last
+    batch are left for another epoch.
     """
     rng = np.random.default_rng([seed, epoch, 0])
     one = captions_per_image == 1
@@ -61,7 +61,7 @@ def epoch_order(
 def _choose_captions(
     split: Split, number: CaptionsPerImage, rng: np.random.Generator
 ) -> list[Indices]:
-    """For every image `number` of its captions by lot, or all it has if these are fewer."""
+    """Choose `number` captions of every image at random, or all if it has fewer."""
     by_lot = np.lexsort((rng.random(len(split.captions)), split.image_of_caption))
     images = split.image_of_caption[by_lot]
     parts = np.split(by_lot, np.searchsorted(images, np.arange(1, len(split.image_names))))
@@ -89,11 +89,11 @@ def _check(
 
 
 def check_share(batch_size: int, rank: int, world_size: int) -> None:
-    """That every one of several processes has a part of a batch."""
+    """Raise a ValueError unless every process has a part of a batch."""
     if not 0 <= rank < world_size:
         raise ValueError(f"rank is {rank}; {world_size} processes are numbered from 0")
     if batch_size < world_size:
         raise ValueError(
-            f"batch_size {batch_size} must be at least the number of processes, {world_size}; take "
+            f"batch_size {batch_size} must be at least the number of processes, {world_size}; use "
             "a larger batch or fewer processes"
         )

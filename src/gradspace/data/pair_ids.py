@@ -1,8 +1,8 @@
-"""Which captions belong to which images: by image, or by what they say.
+"""Captions and images that belong together: by image, or by equal captions.
 
-Where a caption stands word for word at several images ("many green trees are in a forest"), it is
-true of all of them. An image then belongs to every caption that says what one of its own says:
-this is no equality of one id, as two images may share one caption and not the others.
+If a caption is written word for word for several images ("many green trees are in a forest"), it
+is true of all of them. An image then belongs to every caption that equals one of its own. Single
+equal ids cannot express this, as two images may share one caption and not the others.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class PairIds:
     """The ids of a split's images and captions; equal ids belong together."""
 
     images: Tensor
-    """int64 [images], or [images, k] where each has several."""
+    """int64 [images], or [images, k] if each has several."""
     captions: Tensor
     """int64 [captions]"""
 
@@ -35,13 +35,13 @@ class PairIds:
 
 
 def ids_by_image(split: Split) -> PairIds:
-    """A caption belongs to the image that it was written for."""
+    """Match each caption with the image that it was written for."""
     captions = torch.from_numpy(np.asarray(split.image_of_caption))
     return PairIds(torch.arange(len(split.image_names)), captions)
 
 
 def ids_by_text(own: Positives, captions: Sequence[str]) -> PairIds:
-    """A caption belongs to every image that has one of the same words; `own` are each image's."""
+    """Match each caption with every image that has an equal one; `own` lists each image's own."""
     texts = torch.from_numpy(text_numbers(captions)).to(own.index.device)
     if not len(texts):
         return PairIds(torch.full_like(own.index, NO_TEXT), texts)
@@ -49,7 +49,7 @@ def ids_by_text(own: Positives, captions: Sequence[str]) -> PairIds:
 
 
 def text_numbers(captions: Sequence[str]) -> Indices:
-    """[captions]: equal numbers for the same words, whatever their case and the marks between."""
+    """Number captions [captions], equally if only case or punctuation differs."""
     numbers: dict[str, int] = {}
     said = (" ".join(words(caption)) or caption.strip() for caption in captions)
     return np.array([numbers.setdefault(text, len(numbers)) for text in said], np.int64)

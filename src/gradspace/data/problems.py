@@ -1,8 +1,8 @@
-"""What is wrong with the items of a dataset: found once, for those who list it and who skip it.
+"""Problems of the items of a dataset, found in one place for reports and for skipping.
 
-Readers name what they cannot place in a split (a malformed row, a caption without image). Here are
-found: missing image, duplicate image, image in two splits, image without caption, empty caption,
-and by reading everything broken image (truncated, say) and broken features (NaN).
+Readers report what they cannot place in a split (a malformed row, a caption without image). This
+file finds missing images, duplicate images, images in two splits, images without captions, empty
+captions, and by reading everything broken images (truncated, say) and broken features (NaN).
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from gradspace.data.image_files import StoredImages
 from gradspace.progress import Progress
 
 NUM_THREADS = 8
-"""For decoding, most of which runs outside of Python's lock; disks like a queue."""
+"""Number of decoding threads; most decoding runs without the GIL, and a queue helps disks."""
 PIECE = 256
 
 
 def structural_problems(dataset: Dataset) -> list[Problem]:
-    """Everything that can be seen without reading an image; each image or caption named once."""
+    """Find every problem visible without reading images; each image or caption is named once."""
     by_split: list[list[Problem]] = []
     elsewhere: dict[str, str] = {}
     # From the last split to the first: an image in two splits stays in the one that is tested on.
@@ -67,7 +67,7 @@ def _image_problems(split: Split, elsewhere: dict[str, str]) -> Iterator[Problem
 
 
 def _role(split: str) -> str:
-    """COCO's `testall` holds `test` on purpose."""
+    """Name the role of a split: COCO's `testall` contains `test` on purpose."""
     return "test" if split.startswith("test") else split
 
 
@@ -88,7 +88,7 @@ def _caption_problems(split: Split) -> Iterator[Problem]:
 def broken_items(
     dataset: Dataset, progress: Progress | None = None, *, images: bool = True
 ) -> list[Problem]:
-    """Decode every image (unless told not to) and read all features; name those that fail."""
+    """Decode every image (unless `images` is false), read all features, and list the failures."""
     parts = [
         (split, kind, part)
         for split in dataset.splits.values()
@@ -114,7 +114,7 @@ def broken_items(
 
 
 def _loading_errors(part: Images | Features, threads: ThreadPoolExecutor) -> Iterator[str]:
-    """One text per image, empty where all is well; in pieces, so that Ctrl-C does not wait long."""
+    """Yield an error per image, empty if there is none; in pieces, so that Ctrl-C acts quickly."""
 
     def load(index: int) -> str:
         try:
@@ -129,7 +129,7 @@ def _loading_errors(part: Images | Features, threads: ThreadPoolExecutor) -> Ite
 
 
 def without(dataset: Dataset, problems: Iterable[Problem]) -> Dataset:
-    """The dataset without the images and captions that have these problems, which it then lists."""
+    """Leave the images and captions with these problems out of a dataset, and list them in it."""
     problems = list(problems)
     splits = {
         name: _without(split, [problem for problem in problems if problem.split == name])

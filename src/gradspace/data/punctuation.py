@@ -1,7 +1,7 @@
-"""Words and punctuation of a caption, split as by the Penn Treebank's rules.
+"""Words and punctuation of a caption, split by the rules of the Penn Treebank.
 
 The code of VSE++, VSRN, SCAN, BFAN and VSE-infinity splits captions with NLTK's tokenizer, which
-follows them: marks are words of their own, "t-shirt" is one word, "man's" and "isn't" are two.
+follows them: punctuation marks are separate words, "t-shirt" is one word, "man's" is two.
 """
 
 from __future__ import annotations

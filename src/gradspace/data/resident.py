@@ -1,4 +1,4 @@
-"""Features that stay on the GPU: reading and moving them would take longer than a training step."""
+"""Features kept on the GPU, as reading and moving them would take longer than a training step."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from gradspace.data.dataset import (
 )
 
 SHARE = 1 / 16
-"""Of a GPU's memory, for the features of a dataset."""
+"""Largest part of a GPU's memory for the features of a dataset."""
 AT_ONCE = 256 * 2**20
-"""Bytes that are read in one go."""
+"""Bytes read in one go."""
 
 
 @dataclass(frozen=True, eq=False)
 class ResidentFeatures:
-    """The features of a split, [images, ...], on a device."""
+    """Features of a split, [images, ...], on a device."""
 
     rows: Tensor
     regions: RegionKind = "detector"
@@ -46,13 +46,13 @@ class ResidentFeatures:
         return row
 
     def on_device(self, indices: Indices) -> Tensor:
-        """float32 [len(indices), ...]."""
+        """Gather rows on the device, float32 [len(indices), ...]."""
         places = torch.from_numpy(indices).to(self.rows.device, non_blocking=True)
         return self.rows[places].float()
 
 
 def keep_features(dataset: Dataset, device: torch.device) -> Dataset:
-    """The same dataset, with its features on a GPU that has room for them."""
+    """Move the features of a dataset to a GPU, if it has room for them."""
     if device.type != "cuda":
         return dataset
     found = [split.features for split in dataset.splits.values() if split.features is not None]
@@ -73,7 +73,7 @@ def _kept(split: Split, device: torch.device) -> Split:
 
 
 def resident(features: Features, device: torch.device) -> ResidentFeatures:
-    """In half precision where that loses nothing, as for features that were stored so."""
+    """Load features to a device, in half precision if that loses nothing."""
     step = max(1, AT_ONCE // (4 * max(prod(features.shape), 1)))
     indices = np.arange(len(features))
     parts = [

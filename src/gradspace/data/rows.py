@@ -1,4 +1,4 @@
-"""Pictures and captions in the rows of a table, as Hugging Face datasets and Parquet have them."""
+"""Pictures and captions in the rows of a table, as in Hugging Face datasets and Parquet files."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ CAPTION_COLUMNS = ("caption", "captions", "sentences", "text", "txt")
 
 
 class PictureRows(Protocol):
-    """The files of pictures by row; safe to use from threads and forked workers."""
+    """Encoded pictures by row; safe to use from threads and forked workers."""
 
     def __len__(self) -> int: ...
 
     def data(self, row: int) -> bytes:
-        """A ValueError where there is none."""
+        """Return the encoded picture of a row; a ValueError if it has none."""
 
 
 @dataclass(frozen=True)
 class RowImages:
-    """The pictures of rows, with the names that the rows have for users."""
+    """Pictures of rows, with the names by which users know them."""
 
     rows: PictureRows
     names: Sequence[str]
@@ -49,7 +49,7 @@ class RowImages:
 
 
 def picture_columns(file: Path) -> list[str]:
-    """The columns of a Parquet file that can hold pictures; none of what is no such file."""
+    """List the columns of a Parquet file that can hold pictures; none if it is another file."""
     import pyarrow.parquet  # slow to import
 
     try:
@@ -68,15 +68,15 @@ def _holds_bytes(kind: Any) -> bool:
 
 
 def find_column(asked: str, known: Sequence[str], usual: Sequence[str], what: str) -> str:
-    """The column that was asked for, or the first of the usual ones that there is."""
+    """Find the column that was asked for, or the first usual one."""
     if asked:
         if asked not in known:
-            raise ValueError(f"there is no column {asked!r} of {what}, only {', '.join(known)}")
+            raise ValueError(f"data.{what} is {asked!r}; use one of the columns {', '.join(known)}")
         return asked
     found = next((name for name in usual if name in known), None)
     if found is None:
         raise ValueError(
-            f"none of the columns {', '.join(known)} is one of {what} by its name: say which with "
+            f"none of the columns {', '.join(known)} has a usual name for {what}: name it with "
             f"data.{what}"
         )
     return found
@@ -91,10 +91,10 @@ def split_of_rows(
     by_content: bool = False,
     progress: Progress | None = None,
 ) -> Split:
-    """A split from the captions of every row: a text, or a list of texts or of sentences.
+    """Make a split from the captions of every row: a text, or a list of texts or of sentences.
 
-    Rows of equal ids, or with `by_content` of equal pictures, are one image with all their
-    captions; it has the picture of the first of them.
+    Rows of equal ids, or with `by_content` of equal pictures, become one image with all their
+    captions and the picture of the first row.
     """
     if by_content:
         keys = _contents(rows, progress)
@@ -113,7 +113,7 @@ def split_of_rows(
 
 
 def _contents(rows: PictureRows, progress: Progress | None) -> list[Any]:
-    """What identifies the content of each picture; a row without one is alone."""
+    """Identify the content of each picture; a row without one matches no other."""
     found: list[Any] = []
     for row in range(len(rows)):
         try:
@@ -126,7 +126,7 @@ def _contents(rows: PictureRows, progress: Progress | None) -> list[Any]:
 
 
 def divide(split: Split, dev_share: float, test_share: float) -> dict[str, Split]:
-    """A split in parts for training, dev and test, chosen by the names of its images."""
+    """Divide a split into train, dev and test, chosen by the names of its images."""
     captions: list[list[str]] = [[] for _ in split.image_names]
     for image, caption in zip(split.image_of_caption.tolist(), split.captions, strict=True):
         captions[image].append(caption)

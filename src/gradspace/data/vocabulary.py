@@ -1,4 +1,4 @@
-"""The words of the training captions, as numbers."""
+"""Vocabulary of the training captions: words as numbers."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from gradspace.files import write_atomically
 PAD, START, END, UNKNOWN = range(4)
 SPECIAL = ("<pad>", "<start>", "<end>", "<unknown>")
 MASK = "<mask>"
-"""Last in vocabularies of models that mask words in training."""
+"""Last word in vocabularies of models that mask words in training."""
 _WORD = re.compile(r"[^\W_]+(?:['\u2019][^\W_]+)*")
 
 
 def words(caption: str, *, punctuation: bool = False) -> list[str]:
-    """Lower-cased runs of letters and digits; an apostrophe inside a word belongs to it.
+    """List the lower-cased runs of letters and digits; an apostrophe inside a word belongs to it.
 
-    With `punctuation`, marks are words too, and words are split as in the published code.
+    With `punctuation`, punctuation marks are words too, and words are split as in published code.
 
     >>> words("A man's T-shirt, size 42.")
     ['a', "man's", 't', 'shirt', 'size', '42']
@@ -54,7 +54,7 @@ class Vocabulary:
 
     words: tuple[str, ...]
     punctuation: bool = False
-    """Are marks words too? See `words`."""
+    """Whether punctuation marks are words too; see `words`."""
 
     def __post_init__(self) -> None:
         if self.words[: len(SPECIAL)] != SPECIAL:
@@ -72,7 +72,7 @@ class Vocabulary:
         punctuation: bool = False,
         mask: bool = False,
     ) -> Vocabulary:
-        """Words seen `min_count` times or more in training captions, most frequent first."""
+        """Make a vocabulary of words seen `min_count` times or more, the most frequent first."""
         found = (words(caption, punctuation=punctuation) for caption in captions)
         counts = Counter(word for caption in found for word in caption)
         kept = [word for word, count in counts.items() if count >= min_count]
@@ -84,35 +84,35 @@ class Vocabulary:
 
     @property
     def numbers(self) -> dict[str, int]:
-        """Of the words themselves, without the special ones."""
+        """Numbers of the words themselves, without the special ones."""
         own = enumerate(self.words[len(SPECIAL) :], start=len(SPECIAL))
         return {word: number for number, word in own if word != MASK}
 
     @property
     def mask(self) -> int:
-        """The number of a masked word, which is unknown where there is none for it."""
+        """Number of a masked word; that of unknown words if the vocabulary has no mask."""
         return self._number.get(MASK, UNKNOWN)
 
     def encode(self, caption: str) -> list[int]:
-        """Start, the words, end."""
+        """Convert a caption to numbers, between those of start and end."""
         found = words(caption, punctuation=self.punctuation)
         return [START, *(self._number.get(word, UNKNOWN) for word in found), END]
 
     def unknown_words(self, caption: str) -> list[str]:
-        """Words of a caption that are not in the vocabulary, each once."""
+        """List the words of a caption that are not in the vocabulary, each once."""
         return [word for word in dict.fromkeys(words(caption)) if word not in self._number]
 
     def spans(self, caption: str) -> list[Span | None]:
-        """Where in the caption the word of every token is; None for start and end.
+        """Locate the word of every token in the caption; None for start and end.
 
-        Lower-cased, a caption can be longer: "\u0130" becomes two characters.
+        Lower-casing can make a caption longer: "\u0130" becomes two characters.
         """
         origin = [place for place, character in enumerate(caption) for _ in character.lower()]
         found = _pattern(self.punctuation).finditer(caption.lower())
         return [None, *((origin[m.start()], origin[m.end() - 1] + 1) for m in found), None]
 
     def encode_batch(self, captions: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """Tokens, int64 [captions, longest], padded with 0, and lengths, int64 [captions]."""
+        """Return tokens, int64 [captions, longest], 0 as padding, and lengths, int64 [captions]."""
         rows = [self.encode(caption) for caption in captions]
         lengths = [len(row) for row in rows]
         longest = max(lengths, default=0)

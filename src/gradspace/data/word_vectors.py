@@ -1,7 +1,7 @@
-"""Word vectors from a text file: a word and its numbers on each line, as GloVe has them.
+"""Word vectors from a text file with a word and its numbers on each line, as in GloVe.
 
-word2vec's text format, with a first line that says how many there are, is read as well. The file is
-read once, line by line; only the numbers of words that are asked for are looked at.
+word2vec's text format, whose first line gives the number of vectors, is supported as well. The file
+is read once, line by line; only the numbers of requested words are parsed.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from numpy.typing import NDArray
 
 from gradspace.files import check_is_file
 
-EXPECTED = "a text file with a word and its numbers on each line, as of GloVe"
+EXPECTED = "a text file with a word and its numbers on each line, as in GloVe"
 
 
 def read_word_vectors(
     path: Path, numbers: Mapping[str, int], width: int
 ) -> dict[int, NDArray[np.float32]]:
-    """The vectors of words by their numbers, for those that the file has; the first of each.
+    """Read the vectors of words by number, for those that the file has; the first of each.
 
-    A ValueError where the file has vectors of another width, or not one of the words.
+    A ValueError is raised if the file has vectors of another width, or none of the words.
     """
     check_is_file(path, EXPECTED)
     wanted = {word.encode(): number for word, number in numbers.items()}
@@ -36,7 +36,7 @@ def read_word_vectors(
             if number is None or number in found:
                 continue
             values = rest.split()
-            if len(values) <= width:  # more are of a word with spaces in it
+            if len(values) <= width:  # a longer line is of a word with spaces in it
                 found[number] = _vector(values, width, f"line {place} of {path}")
     if not found:
         raise ValueError(
@@ -46,7 +46,7 @@ def read_word_vectors(
 
 
 def _check_width(path: Path, first: bytes, width: int) -> None:
-    """From the first line, which may be word2vec's: how many vectors there are, and their width."""
+    """Check the width given by the first line, which may be word2vec's header."""
     fields = first.split()
     if len(fields) < 2:
         raise ValueError(f"{path} does not begin with a word and its numbers; expected {EXPECTED}")
@@ -63,7 +63,7 @@ def _vector(values: list[bytes], width: int, where: str) -> NDArray[np.float32]:
     try:
         vector = np.array([float(value) for value in values], np.float32)
     except ValueError:
-        raise ValueError(f"{where} has something else than numbers behind its word") from None
+        raise ValueError(f"{where} must have only numbers after its word") from None
     if len(vector) != width or not np.isfinite(vector).all():
-        raise ValueError(f"{where} must have {width} finite numbers behind its word")
+        raise ValueError(f"{where} must have {width} finite numbers after its word")
     return vector

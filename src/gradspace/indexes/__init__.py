@@ -1,1 +1,1 @@
-"""Indexes of photos and captions, and the search in them."""
+"""Indexes of photos and captions, and search in them."""

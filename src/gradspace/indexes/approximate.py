@@ -1,7 +1,7 @@
-"""Approximate search in the vectors of one machine: an index file of faiss beside a matrix.
+"""Approximate search in vectors on one machine: a faiss index file beside a matrix.
 
-An index finds candidates, several times as many as are wanted. Their scores are computed from the
-vectors themselves: what is missed is missed, but what is found is in its true order.
+The index finds several times as many candidates as are wanted. Their scores are computed from the
+vectors themselves: items may be missed, but those found are in their true order.
 """
 
 from __future__ import annotations
@@ -23,16 +23,17 @@ from gradspace.scores.tiles import blocks
 IndexKind = Literal["hnsw", "ivf-pq"]
 FEWEST_IN_IVF_PQ = 256
 TRAINED_ON = 65_536
-"""Vectors, or as many as there are clusters to be trained."""
+"""Least number of vectors to train on; more for many clusters."""
 TAKEN_AT_ONCE = 16_384
 FETCHED, FETCHED_IN_CODES = 4, 20
-"""Candidates for each item that is wanted: more where vectors are kept as codes."""
+"""Candidates per wanted item: more if vectors are kept as codes."""
 FEWEST_FETCHED = 64
 SHARE_OF_CLUSTERS = 1 / 4
-"""That are searched, where vectors are in clusters."""
+"""Share of the clusters that are searched, if vectors are in clusters."""
 SAMPLE, SAMPLE_K, SAMPLE_NOISE = 200, 10, 0.5
 MARK = b"gradspaceindex\r\n"
-"""Ends a file, before its length: what is cut off would be missed only when it is searched."""
+"""Mark at the end of a file, before its length: otherwise a truncated file would go unnoticed
+until it is searched."""
 
 
 def build(
@@ -41,17 +42,17 @@ def build(
     kind: IndexKind,
     progress: Callable[[int], None] = lambda done: None,
 ) -> float:
-    """Write the index of float16 vectors [n, width], of unit length, and measure what it finds.
+    """Write the index of float16 vectors [n, width], of unit length, and measure its recall.
 
-    `progress` is told how many vectors are in it. The answer is the share of the 10 nearest that is
+    `progress` gets the number of vectors added so far. Returns the share of the 10 nearest that is
     found, as a mean over up to 200 queries: vectors drawn from all, each moved by half its length
-    in a random direction, for none to be as easy to find as itself.
+    in a random direction, as a vector itself would be too easy to find.
     """
     faiss = _import_faiss()
     count, width = vectors.shape
     if kind == "hnsw":
         index = new_graph(faiss, width, halves=True)
-        index.train(_floats(vectors[:1]))  # of nothing: numbers are rounded one by one
+        index.train(_floats(vectors[:1]))  # learns nothing: numbers are rounded one by one
     else:
         if count < FEWEST_IN_IVF_PQ:
             raise ValueError(
@@ -72,7 +73,7 @@ def build(
 
 
 class Approximate:
-    """The index file of a matrix, opened; the vectors of either are read as they are needed."""
+    """Opened index file of a matrix; index and vectors are read on access."""
 
     def __init__(self, path: Path, vectors: Tensor) -> None:
         self._faiss, self._vectors = _import_faiss(), vectors
@@ -81,24 +82,24 @@ class Approximate:
         try:
             self._index: Any = self._faiss.read_index(str(path), mapped)
         except RuntimeError as error:
-            raise ValueError(f"{path} is no index of faiss: build it again") from error
+            raise ValueError(f"{path} is not a faiss index: build it again") from error
         self._is_graph = hasattr(self._index, "hnsw")
         if (self._index.ntotal, self._index.d) != tuple(vectors.shape):
             raise ValueError(
-                f"{path} is of {self._index.ntotal} x {self._index.d} numbers, and the vectors are "
-                f"{' x '.join(map(str, vectors.shape))}: build it again"
+                f"{path} is for {self._index.ntotal} x {self._index.d} numbers, and the vectors "
+                f"are {' x '.join(map(str, vectors.shape))}: build it again"
             )
 
     def search(self, queries: Tensor, k: int, allowed: Tensor | None = None) -> list[Neighbours]:
-        """Nearly what `top_rows` finds.
+        """Find approximately what `top_rows` finds.
 
-        Where the index finds fewer than there are, and where few are allowed, it is just that.
+        The result is exact if few items are allowed, or if the index finds too few.
         """
         count = len(self._vectors)
         num_allowed = count if allowed is None else int(allowed.sum())
         fetched = max(FEWEST_FETCHED, k * (FETCHED if self._is_graph else FETCHED_IN_CODES))
         fetched = min(fetched, count)
-        # A graph is walked further the fewer are allowed: 2 fetched / share steps, 32 scores each.
+        # The fewer allowed, the longer a graph is walked: 2 fetched / share steps, 32 scores each.
         if num_allowed * num_allowed <= 64 * fetched * count:
             return top_rows(self._vectors, queries, k, allowed)
         _, near = self._index.search(
@@ -155,7 +156,7 @@ def _check_complete(path: Path) -> None:
         size = path.stat().st_size
         file.seek(max(0, size - length))
         if file.read() != MARK + max(0, size - length).to_bytes(8, "little"):
-            raise ValueError(f"{path} is cut off, or is no index of faiss: build it again")
+            raise ValueError(f"{path} is truncated, or is not a faiss index: build it again")
 
 
 def _import_faiss() -> Any:

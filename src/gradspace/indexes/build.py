@@ -1,7 +1,7 @@
-"""From a collection to an index: what is new or has changed is embedded, what is gone is removed.
+"""Index update: new and changed items of a collection are embedded, missing ones are removed.
 
-What is embedded is stored every few seconds. An interrupted build, started again, finds what it has
-stored as it finds the items of any earlier one, and goes on with the rest.
+Embedded items are stored every few seconds. An interrupted build, started again, finds them like
+the items of any earlier build, and continues with the rest.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ MOST_PER_SAVE = 8192
 
 @dataclass
 class IndexUpdate:
-    """What a build has done."""
+    """Summary of a build."""
 
     added: int = 0
     changed: int = 0
     removed: int = 0
     unchanged: int = 0
     broken: list[str] = field(default_factory=list)
-    """One sentence for each image that was left out."""
+    """A sentence for each image that was left out."""
 
 
 def update_index(
@@ -61,7 +61,7 @@ def update_index(
 
 @contextmanager
 def writing(index: Index) -> Iterator[None]:
-    """Be the only one to write an index; a full disk is one sentence."""
+    """Lock an index for writing; a full disk is reported in a sentence."""
     with only_writer(index.folder):
         try:
             yield
@@ -102,7 +102,7 @@ class _Build:
         try:
             self._embed_images([place for place in new if place < num_images])
             self._embed_captions([place for place in new if place >= num_images])
-        finally:  # also of an interrupted build everything that is embedded is kept
+        finally:  # an interrupted build keeps what it has embedded, too
             self._save()
         return self.outcome
 
@@ -146,7 +146,7 @@ class _Build:
 
     def _leave_out(self, item: Item, reason: str) -> None:
         self.outcome.broken.append(reason)
-        if item.key in self.known:  # what was found before is not this picture any more
+        if item.key in self.known:  # the stored vector is of an earlier picture
             self._remove({item.key})
 
     def _remove(self, keys: set[str]) -> None:

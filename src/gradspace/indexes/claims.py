@@ -1,9 +1,9 @@
-"""Files that many processes and machines make, each once: who makes which, also if one is lost.
+"""Claims, by which processes and machines make each file once, even if one of them is lost.
 
 A claim is a hidden file beside the one to be made. Its holder touches it every few seconds. It is
-taken over when its process of this machine is gone, or when nobody has touched it for a while.
-After a machine was only paused, two may make the same file: it must come out the same whoever makes
-it, and appear as a whole.
+taken over when its process is gone from this machine, or when nobody has touched it for a while.
+If a machine was only paused, two may make the same file: its content must not depend on the maker,
+and it must appear atomically.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from pathlib import Path
 BEAT = 10.0
 """Seconds between two touches."""
 STALE = 60.0
-"""Seconds after which a claim that nobody has touched is given up."""
+"""Seconds without a touch after which a claim counts as given up."""
 
 
 @contextmanager
 def claimed(path: Path) -> Iterator[bool]:
-    """Whether this process is the one to make the file at `path` now."""
+    """Claim the file at `path`; yield whether this process may make it now."""
     claim = path.with_name(f".{path.name}.claim")
     if not (_take(claim) or _take_over(claim)):
         yield False
@@ -54,7 +54,7 @@ def _take(claim: Path) -> bool:
 
 
 def _take_over(claim: Path) -> bool:
-    """Take a claim that was given up; of several processes one at a time can move it away."""
+    """Take a claim that was given up; only one of several processes can move it away."""
     owner = _read(claim)
     if owner is None or not _is_given_up(claim, owner):
         return False
@@ -63,7 +63,7 @@ def _take_over(claim: Path) -> bool:
         os.rename(claim, moved)
     except FileNotFoundError:
         return False
-    if _read(moved) != owner:  # another process was faster: what was moved is its new claim
+    if _read(moved) != owner:  # another process was faster, and this is its new claim
         os.rename(moved, claim)
         return False
     moved.unlink()
@@ -101,7 +101,7 @@ def _owner() -> str:
 
 
 def _machine() -> str:
-    """Where a number of a process means the same one."""
+    """Identify the scope within which a process id is unique."""
     facts = [socket.gethostname()]
     with suppress(OSError):
         facts += [Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()]

@@ -1,4 +1,4 @@
-"""What an index is made of: a folder of photos, a file of captions, or a split of a dataset."""
+"""Sources of an index: a folder of photos, a file of captions, or a split of a dataset."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from gradspace.runs.recipe_tables import DataRecipe
 from gradspace.wording import counted, typed
 
 MOST_LISTED = 200
-"""Characters of a caption that serve as its key; of a longer one the beginning and a digest."""
+"""Characters of a caption that serve as its key; a longer one gets its beginning and a digest."""
 
 PARTS_OF_AN_INDEX = ("segments", "thumbnails")
 """Folders beside an index.json."""
@@ -33,21 +33,21 @@ PARTS_OF_AN_INDEX = ("segments", "thumbnails")
 
 @dataclass(frozen=True)
 class Collection:
-    """Images and captions; `items` are first the images of the split, then its captions."""
+    """Images and captions; `items` lists the images of the split, then its captions."""
 
     record: Mapping[str, Any]
-    """From which `open_collection` opens it again."""
+    """Record from which `open_collection` opens the collection again."""
     split: Split
     items: Sequence[Item]
     problems: Sequence[str] = ()
-    """One sentence for each file that is left out."""
+    """A sentence for each file that is left out."""
     notes: Sequence[str] = ()
-    """What is surprising about it, a sentence each."""
+    """Sentences on what may surprise users about it."""
 
     def image(self, key: str) -> int:
-        """The place of an image in the split."""
+        """Return the place of an image in the split."""
         if key not in self._places:
-            raise ValueError(f"there is no image {key!r} any more")
+            raise ValueError(f"there is no longer an image {key!r}")
         return self._places[key]
 
     def picture(self, key: str) -> Image.Image:
@@ -61,7 +61,7 @@ class Collection:
 
 
 def open_collection(record: Mapping[str, Any]) -> Collection:
-    """The collection that an index was made of, as it is now."""
+    """Open the current state of the collection that an index was made from."""
     if "photos" in record:
         return photo_folder(Path(record["photos"]), record.get("metadata"))
     if "captions" in record:
@@ -70,7 +70,7 @@ def open_collection(record: Mapping[str, Any]) -> Collection:
 
 
 def identity(record: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What a collection is, however its paths were typed; its metadata may come, change and go."""
+    """Return what identifies a collection, however its paths were typed; metadata may change."""
     if "data" in record:
         data = DataRecipe.model_validate(record["data"])
         return {**record, "data": _with_resolved_paths(data)}
@@ -81,9 +81,9 @@ def identity(record: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def photo_folder(folder: Path, metadata: Path | str | None = None) -> Collection:
-    """Every image file below a folder; hidden files and folders, and indexes, are left out.
+    """Collect every image file in a folder, except in hidden folders and in indexes.
 
-    `metadata` is a CSV file with a column `path` and any others, of which items can be chosen.
+    `metadata` is a CSV file with a column `path`, and other columns by which to filter items.
     """
     check_is_folder(folder, "a folder of photos")
     known = _read_metadata(Path(metadata)) if metadata else {}
@@ -92,11 +92,11 @@ def photo_folder(folder: Path, metadata: Path | str | None = None) -> Collection
         raise ValueError(f"there are no image files in {typed(folder)}, nor in the folders in it")
     if metadata and not known.keys() & files.keys():
         raise ValueError(
-            f"no path in {typed(metadata)} is that of a photo in {typed(folder)}; the first is "
-            f"{next(iter(known))!r}: paths are from that folder on"
+            f"no path in {typed(metadata)} belongs to a photo in {typed(folder)}; the first is "
+            f"{next(iter(known))!r}: paths must be relative to that folder"
         )
     names = sorted(name for name in files if is_text(name))
-    problems = [f"the name of {name!r} is no text" for name in sorted(set(files) - set(names))]
+    problems = [f"the name of {name!r} is not text" for name in sorted(set(files) - set(names))]
     items = [_photo(name, files[name], known.get(name, {})) for name in names]
     images = StoredImages(ImageFolder(folder), names)
     record = {"photos": str(folder.resolve())}
@@ -110,7 +110,7 @@ def photo_folder(folder: Path, metadata: Path | str | None = None) -> Collection
 def _unmatched(
     table: Path, folder: Path, known: Mapping[str, object], files: Mapping[str, object]
 ) -> list[str]:
-    """A note on paths of a table that are those of no photo."""
+    """Note the paths of a table that belong to no photo."""
     without = [path for path in known if path not in files]
     if not without:
         return []
@@ -122,7 +122,7 @@ def _unmatched(
 
 
 def is_text(name: str) -> bool:
-    """What comes from the system, as a file's name, may be any bytes."""
+    """Whether a file name is valid Unicode, as the system allows any bytes."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -151,9 +151,9 @@ def _photo(name: str, state: os.stat_result, known: Mapping[str, Value]) -> Item
 
 
 def with_facts(item: Item, picture: Image.Image) -> Item:
-    """With what a picture says of itself: its size, and when it was taken."""
+    """Add what a picture says about itself: its size, and when it was taken."""
     facts: dict[str, Value] = {"width": picture.width, "height": picture.height}
-    with suppress(Exception):  # what a camera has written may be anything
+    with suppress(Exception):  # cameras may write anything
         taken = picture.getexif().get_ifd(ExifTags.IFD.Exif)[ExifTags.Base.DateTimeOriginal]
         facts["taken"] = datetime.strptime(taken, "%Y:%m:%d %H:%M:%S").isoformat(sep=" ")
     return replace(item, metadata={**facts, **item.metadata})
@@ -167,7 +167,7 @@ def _read_metadata(path: Path) -> dict[str, dict[str, Value]]:
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ValueError(f"{path} cannot be read as a CSV file: {error}") from error
     if not rows or "path" not in rows[0]:
-        raise ValueError(f"{path} needs a line of names with `path` among them, and lines below it")
+        raise ValueError(f"{path} needs a header with the column `path`, and lines below it")
     return {
         row["path"]: {k: _value(v) for k, v in row.items() if k and k != "path" and v}
         for row in rows
@@ -187,15 +187,15 @@ def _value(text: str) -> Value:
 
 
 def caption_file(path: Path) -> Collection:
-    """A text file with one caption a line; the same caption counts once."""
-    check_is_file(path, "a text file with a caption a line")
+    """Read a text file with one caption per line; equal captions count once."""
+    check_is_file(path, "a text file with one caption per line")
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} cannot be read as a text file: {error}") from error
     captions = list(dict.fromkeys(line.strip() for line in lines if line.strip()))
     if not captions:
-        raise ValueError(f"{path} has no captions: write one a line")
+        raise ValueError(f"{path} has no captions: write one per line")
     items = [Item(_caption_key(caption), "caption", text=caption) for caption in captions]
     return Collection({"captions": str(path.resolve())}, _split(path.name, captions), items)
 
@@ -207,7 +207,7 @@ def _caption_key(caption: str) -> str:
 
 
 def dataset_split(data: DataRecipe, name: str, run: Path | None = None) -> Collection:
-    """The images and captions of a split, as training reads them; of the data of a run."""
+    """Collect the images and captions of a split, as training reads them; `run` names the data."""
     split = open_recipe(data, run=run).split(name)
     if split.passages is not None:
         raise ValueError("passages are not indexed yet: give photos, captions or a dataset of both")
@@ -227,7 +227,7 @@ def dataset_split(data: DataRecipe, name: str, run: Path | None = None) -> Colle
 
 
 def _with_resolved_paths(data: DataRecipe) -> dict[str, Any]:
-    """An index is searched from anywhere."""
+    """Resolve paths, as an index may be searched from any folder."""
     found = data.model_dump(mode="json", exclude_none=True)
     for name in ("source", "images", "features"):
         if name in found and Path(found[name]).expanduser().exists():

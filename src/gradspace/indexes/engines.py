@@ -1,4 +1,4 @@
-"""The engine that a URL names."""
+"""Engines by URL."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ EXPECTED = (
 
 
 def open_engine(url: str, collection: str, width: int) -> Engine:
-    """Open a collection, or make it where it is not there; `width` is that of the model's vectors.
+    """Open a collection, or create it if missing; `width` is that of the model's vectors.
 
-    What follows a ? are options: `hnsw=1` for approximate search; `shards=2` and `replicas=2` of
-    Milvus; what else there is goes to the database's own client.
+    Options follow a ?: `hnsw=1` for approximate search; `shards=2` and `replicas=2` for Milvus; all
+    others are passed to the database's own client.
     """
     name = "milvus" if url.startswith("milvus+") else urlsplit(url).scheme
     if name not in OPTIONS:
@@ -39,14 +39,14 @@ def open_engine(url: str, collection: str, width: int) -> Engine:
 
 
 def absolute_address(url: str) -> str:
-    """An address that means the same wherever it is read: a file's is made absolute."""
+    """Make a file's address absolute, so that its meaning does not depend on the current folder."""
     if not url.startswith("milvus+") or "://" in url:
         return url
     return f"milvus+{Path(url.removeprefix('milvus+')).absolute()}"
 
 
 def _split(url: str, ours: tuple[str, ...]) -> tuple[str, dict[str, int]]:
-    """A URL without the options that are ours, and those."""
+    """Split a URL into one without our options, and the options."""
     address, _, query = url.partition("?")
     options, others = dict[str, int](), list[str]()
     for option in filter(None, query.split("&")):
@@ -57,6 +57,6 @@ def _split(url: str, ours: tuple[str, ...]) -> tuple[str, dict[str, int]]:
             options[name] = int(value)
         else:
             raise ValueError(
-                f"the options {', '.join(ours)} are whole numbers, such as hnsw=1; got {option}"
+                f"the options {', '.join(ours)} must be whole numbers, such as hnsw=1; got {option}"
             )
     return f"{address}?{'&'.join(others)}" if others else address, options

@@ -1,4 +1,4 @@
-"""Embed a collection into shards, which any number of processes and machines fill together."""
+"""Embedding of a collection into shards, by any number of processes and machines together."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ from gradspace.runs.system import System
 from gradspace.scores.evaluating import evaluating
 
 WAIT = 1.0
-"""Seconds between two looks at what other processes are filling."""
+"""Seconds between two checks of shards that other processes are filling."""
 
 
 @dataclass(frozen=True)
 class Filled:
-    """What one process has done, and what is there."""
+    """Summary of what one process has done, and of all shards."""
 
     plan: Plan
     own: int
-    """Shards that this process has filled."""
+    """Number of shards that this process has filled."""
     manifest: dict[str, Any]
 
 
@@ -61,16 +61,16 @@ def embed_shards(
     device: str | None = None,
     show: Show = silently,
 ) -> Filled:
-    """Fill a folder with the embeddings of a collection, together with whoever else does.
+    """Fill a folder with the embeddings of a collection, together with other processes.
 
-    Started on any number of machines that share the folder, each shard is filled once. What a
-    killed process had begun is begun anew by another; started again, what is there is kept. The
-    vectors are those of `embed_split`, bit by bit, whoever computes them.
+    Started on any number of machines that share the folder, each shard is filled once. Shards
+    that a killed process had begun are begun anew by another; complete shards are kept. The vectors
+    are those of `embed_split`, bit for bit, on any process.
 
     Args:
-        source: a folder of photos, a text file with a caption a line, or a dataset; by default the
-            dataset of the run.
-        shards: how many; may be left out where the folder has some already.
+        source: a folder of photos, a text file with one caption per line, or a dataset; by default
+            the dataset of the run.
+        shards: their number; may be omitted if the folder has some already.
     """
     folder = Path(out)
     loaded = as_model(model, device)
@@ -83,7 +83,7 @@ def embed_shards(
 
 @dataclass(frozen=True, eq=False)
 class Filling:
-    """One process of those that fill a folder."""
+    """One of the processes that fill a folder."""
 
     folder: Path
     plan: Plan
@@ -98,7 +98,7 @@ class Filling:
         shards: int | None = None,
         num_workers: int | None = None,
     ) -> Filling:
-        """Write the plan, or find the same one in the folder."""
+        """Write the plan, or check it against that of the folder."""
         check_reads(loaded.system, collection, folder)
         system, split = loaded.system, collection.split
         model = loaded.source
@@ -118,13 +118,13 @@ class Filling:
         return Filling(folder, plan, collection, replace(system, num_workers=num_workers))
 
     def run(self, progress: Progress | None = None) -> int:
-        """Fill what nobody else fills, until all is there; how many shards were this process's."""
+        """Fill shards that no other process fills, until all exist; return how many it filled."""
         own = 0
         while missing := self.missing():
             filled = sum(self.fill(number, progress) for number in missing)
             own += filled
             if not filled:
-                time.sleep(WAIT)  # others are at it, and may be lost
+                time.sleep(WAIT)  # other processes are busy with them, and may be lost
         return own
 
     def missing(self) -> list[int]:
@@ -132,7 +132,7 @@ class Filling:
         return [number for number, path in paths if not path.exists()]
 
     def fill(self, number: int, progress: Progress | None = None) -> bool:
-        """Fill a shard, unless it is there or another process is at it."""
+        """Fill a shard, unless it exists or another process is filling it."""
         path = self.plan.shard(self.folder, number)
         if path.exists():
             return False
@@ -153,7 +153,7 @@ class Filling:
         return True
 
     def _clear(self, path: Path) -> None:
-        """Delete a manifest that is not true any more, and what a killed process has left."""
+        """Delete an outdated manifest, and files of killed processes."""
         (self.folder / MANIFEST).unlink(missing_ok=True)
         for part in self.folder.glob(f".{path.name}.*"):
             if ".claim" not in part.suffixes:
@@ -201,7 +201,7 @@ class Filling:
         return self.collection.items[offset + start : offset + stop]
 
     def _teller(self, progress: Progress | None) -> Callable[[int], None]:
-        """Tell the progress over all items, as if shards were of one size."""
+        """Make a function that reports progress over all items, as if shards were of equal size."""
         if progress is None:
             return lambda done: None
         total = self.plan.num_images + self.plan.num_captions

@@ -1,4 +1,4 @@
-"""From shards of embeddings to an index, in any engine: nothing is embedded again."""
+"""Index made from shards of embeddings, in any engine, without embedding again."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def index_shards(
 
 
 class _Update:
-    """What is new or has changed is put, and what is gone removed."""
+    """Adds new and changed items, and removes missing ones."""
 
     def __init__(self, index: Index, shards: list[Shard]) -> None:
         self.index = index

@@ -1,7 +1,7 @@
-"""An index: a folder that says of which model its vectors are, and which engine holds them.
+"""Indexes: folders that record the model of their vectors, and the engine that stores them.
 
 index.json      the model and its digest, the collection, the engine
-segments/       items and vectors, where the engine is the folder itself
+segments/       items and vectors, if the engine is the folder itself
 thumbnails/     small pictures of the images
 """
 
@@ -34,39 +34,39 @@ from gradspace.runs.system import System, is_pretrained
 from gradspace.wording import typed
 
 SAMPLES, SAMPLE_BYTES = 64, 4096
-"""Of a file of weights, that tell it from others."""
+"""Number and size of the pieces of a weights file that identify it."""
 
 
 class IndexRecord(BaseModel):
-    """What `index.json` holds."""
+    """Contents of `index.json`."""
 
     model_config = ConfigDict(extra="forbid", protected_namespaces=())
 
     format: int = 1
     name: str
     model: str
-    """The folder of the run or model, or its name on the hub."""
+    """Folder of the run or model, or its name on the hub."""
     digest: str
-    """Of the model's weights."""
+    """Digest of the model's weights."""
     width: int
     collection: dict[str, Any]
     kinds: tuple[Kind, ...]
     engine: str | None = None
-    """The address of a database; without one the vectors are in the folder."""
+    """Address of a database; without one the vectors are in the folder."""
     table: str = ""
-    """The name of the index in the database."""
+    """Name of the index in the database."""
 
 
 def _engine(folder: Path, record: IndexRecord) -> Engine:
     if record.engine is None:
         engine = LocalEngine(folder / "segments", record.width)
-        engine.segments()  # what is damaged is known at once
+        engine.segments()  # finds damage at once
         return engine
     return open_engine(record.engine, record.table, record.width)
 
 
 class Index:
-    """A folder of vectors, thumbnails, and what they are of."""
+    """A folder of vectors and thumbnails, with a record of their origin."""
 
     def __init__(self, folder: Path, record: IndexRecord) -> None:
         self.folder, self.record = folder, record
@@ -81,7 +81,7 @@ class Index:
         kind: Kind,
         where: Sequence[Condition] = (),
     ) -> list[list[Hit]]:
-        """Search the engine; where nothing is found, a field that no item has is an error."""
+        """Search the engine; if nothing is found, a condition on an unknown field is an error."""
         found = self.engine.search(queries, k, kind, where)
         if where and not any(found):
             if self._fields[0] != len(self.engine):
@@ -99,18 +99,18 @@ class Index:
 
     @cached_property
     def collection(self) -> Collection:
-        """What was indexed, as it is now."""
+        """Current state of the indexed collection."""
         return open_collection(self.record.collection)
 
     def picture(self, key: str) -> Image.Image:
-        """The picture of an item; a KeyError where there is no such item."""
+        """Load the picture of an item; a KeyError if there is no such item."""
         [found] = self.engine.get([key])
         if found is None:
             raise KeyError(key)
         return self.collection.picture(found[0].image)
 
     def thumbnail(self, key: str) -> bytes | None:
-        """A small JPEG of an image; None where there is no picture of it."""
+        """Return a small JPEG of an image; None if it has no picture."""
         stored = self.thumbnails.read(key)
         if stored is not None:
             return stored
@@ -129,7 +129,7 @@ def create_index(
     name: str | None = None,
     engine: str | None = None,
 ) -> Index:
-    """A new index, or the one in the folder where it is of the same model and collection."""
+    """Create an index, or open the one in the folder if model and collection are the same."""
     check_reads(system, collection, folder)
     kinds: list[Kind] = ["image"] if collection.split.image_names else []
     kinds += ["caption"] if collection.split.captions else []
@@ -147,7 +147,7 @@ def make_index(
     name: str | None = None,
     engine: str | None = None,
 ) -> Index:
-    """An index of vectors that come from anywhere."""
+    """Make an index for vectors of any origin."""
     _check_place(folder)
     record = IndexRecord(
         name=name or folder.name,
@@ -161,7 +161,7 @@ def make_index(
     )
     if (folder / "index.json").exists():
         old = read_record(folder)
-        if len(Index(folder, old).engine):  # an empty one may become the index of anything
+        if len(Index(folder, old).engine):  # an empty index may be redefined
             _check_same(folder, old, record)
             record = record.model_copy(update={"name": name or old.name, "table": old.table})
     index = Index(folder, record)
@@ -171,7 +171,7 @@ def make_index(
 
 
 def _table_name(name: str) -> str:
-    """One that no other index has."""
+    """Make a name that no other index has."""
     plain = re.sub("[^a-z0-9]+", "_", name.lower()).strip("_")
     return f"index_{plain[:20]}_{secrets.token_hex(4)}"
 
@@ -185,13 +185,13 @@ def _check_place(folder: Path) -> None:
     segments = folder / "segments" / "segments.json"
     if segments.exists() and not (folder / "index.json").exists():
         raise ValueError(
-            f"{folder} has vectors but no index.json, which says of which model they are: delete "
+            f"{folder} has vectors but no index.json, which would name their model: delete "
             "the folder, or index into a new one"
         )
 
 
 def check_reads(system: System, collection: Collection, folder: Path) -> None:
-    """A run on features cannot index one's own photos, but CLIP can."""
+    """Raise a ValueError unless the model reads what the collection has."""
     if isinstance(system.model, PairScorer):
         raise ValueError(system.model.no_embeddings)
     split, reads = collection.split, system.reading.kind
@@ -227,8 +227,8 @@ def _check_same(folder: Path, old: IndexRecord, new: IndexRecord) -> None:
         )
     if old.engine != new.engine:
         raise ValueError(
-            f"{folder} keeps its vectors in {old.engine or 'its own folder'}: leave --engine as it "
-            "was, or index into a new folder"
+            f"{folder} keeps its vectors in {old.engine or 'its own folder'}: leave --engine "
+            "unchanged, or index into a new folder"
         )
 
 
@@ -243,7 +243,7 @@ def read_record(folder: Path) -> IndexRecord:
     try:
         return IndexRecord.model_validate_json(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError) as error:
-        found = "is no index" if folder.exists() else "does not exist"
+        found = "is not an index" if folder.exists() else "does not exist"
         raise ValueError(
             f"{folder} {found}: make an index with `gradspace index MODEL PHOTOS --out "
             f"{typed(folder)}`"
@@ -261,7 +261,7 @@ def open_index(folder: Path) -> Index:
 
 
 def model_digest(model: Path) -> str:
-    """Another one for other weights: of a hub's model its name, else of parts of the files."""
+    """Identify a model by its name on the hub, or else by samples of its files of weights."""
     if is_pretrained(model):
         if not model.exists():
             return str(model)

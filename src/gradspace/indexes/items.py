@@ -1,4 +1,4 @@
-"""Items as a table on disk: memory-mapped, and filtered without looking at them one by one."""
+"""Items as a table on disk: memory-mapped, and filtered by columns."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gradspace.indexes.where import Condition
 
 PLAIN = ("key", "kind", "text", "image", "fingerprint")
 NUMBER, TEXT = "number ", "text "
-"""Before the names of the columns that hold the metadata again, for conditions."""
+"""Prefixes of the columns that repeat the metadata for conditions."""
 COMPUTED = {
     "=": pc.equal,
     "!=": pc.not_equal,
@@ -49,7 +49,7 @@ def write_table(path: Path, table: pa.Table) -> None:
 
 
 def open_table(path: Path) -> pa.Table:
-    """Of which only what is looked at is read."""
+    """Open a table of which only accessed parts are read."""
     return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
 
 
@@ -59,18 +59,18 @@ def items_at(table: pa.Table, rows: Sequence[int] | NDArray[np.int64]) -> list[I
 
 
 def fields_of(table: pa.Table) -> set[str]:
-    """The names of the metadata that its items have."""
+    """Return the names of the metadata that its items have."""
     held = [(name, start) for name in table.column_names for start in (NUMBER, TEXT)]
     return {name.removeprefix(start) for name, start in held if name.startswith(start)}
 
 
 def rows_of(table: pa.Table, keys: Sequence[str]) -> NDArray[np.int64]:
-    """Of the items that have one of the keys."""
+    """Find the rows of items with any of the keys."""
     return np.flatnonzero(pc.is_in(table["key"], pa.array(keys, pa.string())).to_numpy())
 
 
 def rows_that_meet(table: pa.Table, where: Sequence[Condition]) -> NDArray[np.bool_]:
-    """bool [items]: those that meet all conditions, by the rules of `Condition`."""
+    """Compute bool [items]: whether all conditions are met, by the rules of `Condition`."""
     masks = [_meets(table, condition) for condition in where]
     return reduce(np.logical_and, masks, np.ones(len(table), np.bool_))
 
@@ -88,11 +88,11 @@ def _meets(table: pa.Table, condition: Condition) -> NDArray[np.bool_]:
 def _compare_texts(texts: pa.ChunkedArray, condition: Condition) -> pa.ChunkedArray:
     if condition.comparison != "~":
         return COMPUTED[condition.comparison](texts, condition.value)
-    distinct = pc.unique(texts)  # few, as a rule: of these Python knows how to fold the case
+    distinct = pc.unique(texts)  # usually few, and Python knows how to fold their case
     is_met = [Condition.is_met(condition, {condition.field: t.as_py()}) for t in distinct]
     return pc.is_in(texts, distinct.filter(pa.array(is_met, pa.bool_())))
 
 
 def _true(mask: pa.ChunkedArray) -> NDArray[np.bool_]:
-    """What is unknown is not met."""
+    """Treat unknown values as false."""
     return np.asarray(pc.fill_null(mask, False))

@@ -1,12 +1,12 @@
-"""The engine that is a folder: items and vectors in segments that never change.
+"""Folder engine: items and vectors in segments that never change.
 
-segments.json   which segments make up the current version, and which of their rows are gone
-NAME/           a segment: vectors.npy, float16 [rows, width], items.arrow, and vectors.faiss where
-                search is to be approximate
+segments.json   the segments of the current version, and their deleted rows
+NAME/           a segment: vectors.npy, float16 [rows, width], items.arrow, and vectors.faiss for
+                approximate search
 
-A version is there when `segments.json` is: whatever is killed, the last complete one is read. New
-items are a new segment; small segments are merged as they become many. Files that no version needs
-are deleted by the next process that writes.
+A version exists once `segments.json` does: after any crash, the last complete one is read. New
+items form a new segment; small segments are merged when they become many. Files that no version
+needs are deleted by the next process that writes.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ from gradspace.indexes.where import Condition
 from gradspace.nearest.exact import Neighbours
 
 MOST_GONE = 0.25
-"""The share of a segment that may be gone before it is written anew."""
+"""Share of deleted rows above which a segment is rewritten."""
 TRIES = 10
-"""To open a version before another process has replaced it."""
+"""Number of attempts to open a version before another process replaces it."""
 
 
 class LocalEngine:
@@ -64,7 +64,7 @@ class LocalEngine:
     # --- reading --------------------------------------------------------------------------------
 
     def segments(self) -> list[Segment]:
-        """Of the current version, which another process may have written."""
+        """List the segments of the current version, which another process may have written."""
         try:
             state = (self.folder / "segments.json").stat()
         except FileNotFoundError as error:
@@ -77,7 +77,7 @@ class LocalEngine:
         return self._segments
 
     def _open_segments(self) -> list[Segment]:
-        """All files of a version are opened at once: then it may be replaced."""
+        """Open all files of a version at once, after which it may be replaced."""
         for tries_left in reversed(range(TRIES)):
             segments = self._listed()
             try:
@@ -114,7 +114,7 @@ class LocalEngine:
 
     def _inside(self, name: str) -> Path:
         if not re.fullmatch("[0-9a-f]{16}", name):
-            raise ValueError(f"{name!r} is no name of a segment")
+            raise ValueError(f"{name!r} is not a valid name of a segment")
         return self.folder / name
 
     def fingerprints(self) -> dict[str, str]:
@@ -164,9 +164,9 @@ class LocalEngine:
     def approximate(
         self, wanted: IndexKind | None, progress: Callable[[int, int], None] | None = None
     ) -> dict[Kind, float]:
-        """Search by an index of faiss from now on, or exactly again; what share it finds, by kind.
+        """Search by a faiss index from now on, or exactly again; return its recall, by kind.
 
-        All segments of a kind become one. What is put later is searched exactly, until this is
+        All segments of a kind are merged. Items added later are searched exactly, until this is
         called again.
         """
         now = self.segments()
@@ -182,7 +182,7 @@ class LocalEngine:
 
     @contextmanager
     def _writing(self) -> Iterator[list[Segment]]:
-        """The segments, to change; the version that they are then is the current one."""
+        """Yield the list of segments for changes, and commit it as the new version."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with only_writer(self.folder):
             segments = list(self.segments())
@@ -208,7 +208,7 @@ class LocalEngine:
             json.dump(listed, file)
 
     def _delete_unlisted(self) -> None:
-        """What is not of the version on disk: others that have it open can still read it."""
+        """Delete files that are not of the current version; open ones remain readable."""
         there = (self.folder / "segments.json").exists()
         needed = {segment.folder.name for segment in self._listed()} if there else set()
         for path in self.folder.iterdir():
@@ -216,7 +216,7 @@ class LocalEngine:
                 shutil.rmtree(path)
 
     def _write(self, kind: Kind, table: pa.Table, vectors: Iterable[Vectors]) -> Segment:
-        """A new segment from parts of its vectors, on disk when this returns."""
+        """Write a segment from parts of its vectors; it is on disk on return."""
         folder = self.folder / secrets.token_hex(8)
         folder.mkdir()
         write_table(folder / "items.arrow", table)
@@ -229,10 +229,10 @@ class LocalEngine:
         return Segment(folder, kind, len(table))
 
     def _merged(self, segments: Sequence[Segment]) -> list[Segment]:
-        """Without segments that are gone, and with small ones merged.
+        """Drop empty segments, and merge small ones.
 
-        A segment is merged with the one before it that is not twice its size, so that there are
-        about as many as the number of rows has binary digits, and no row is often copied.
+        A segment is merged with the one before it unless that is twice its size, so that there are
+        about as many as the number of rows has binary digits, and rows are rarely copied.
         """
         merged: list[Segment] = []
         for segment in sorted(segments, key=lambda s: s.kind, reverse=True):
@@ -245,7 +245,7 @@ class LocalEngine:
         return merged
 
     def _rewritten(self, group: Sequence[Segment]) -> list[Segment]:
-        """One segment with what is kept of several; none where nothing is."""
+        """Merge the kept rows of several segments into one; none if there are none."""
         if not any(segment.kept for segment in group):
             return []
         tables = [segment.items.filter(pa.array(segment.is_kept)) for segment in group]
@@ -281,7 +281,7 @@ def _small(segment: Segment, group: Sequence[Segment]) -> bool:
 
 
 def _best(segments: Sequence[Segment], found: Sequence[Neighbours], k: int) -> list[Hit]:
-    """The highest of what was found in several segments; of equal ones the one put first."""
+    """Select the best results of several segments; of equal ones the one added first."""
     hits = [
         Hit(item, score)
         for segment, (rows, scores) in zip(segments, found, strict=True)

@@ -1,4 +1,4 @@
-"""From a model and photos, captions or a dataset to an index: `gs.index`."""
+"""Indexing of photos, captions or a dataset by a model: `gs.index`."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from gradspace.wording import typed
 
 @dataclass(frozen=True)
 class MadeIndex:
-    """An index that is up to date, and what that took."""
+    """An index that is up to date, with a summary of the update."""
 
     index: Index
     update: IndexUpdate
     recall: dict[Kind, float]
-    """The share of the nearest that an approximate index finds, by kind; empty where exact."""
+    """Recall of an approximate index, by kind; empty if search is exact."""
 
     notes: Sequence[str] = ()
-    """What is surprising about the collection, a sentence each."""
+    """Sentences on what may surprise users about the collection."""
 
     def __len__(self) -> int:
         return len(self.index.engine)
@@ -58,19 +58,19 @@ def index(
 ) -> MadeIndex:
     """Embed photos or captions into an index for `search` and `gradspace serve`.
 
-    Called again it embeds only what is new or has changed, and removes what is gone. It can be
-    interrupted at any moment: what is indexed is found, and the next call goes on.
+    When called again, it embeds only new and changed items, and removes missing ones. It can be
+    interrupted at any moment: indexed items can be searched, and the next call does the rest.
 
     Args:
         model: CLIP, SigLIP ... by folder or hub name; the folder of a run; or a loaded model.
-        source: a folder of photos, a text file with a caption a line, or a dataset; by default the
-            dataset of the run.
+        source: a folder of photos, a text file with one caption per line, or a dataset; by default
+            the dataset of the run.
         out: folder of the index.
-        split: which split of a dataset, test by default.
+        split: the split of a dataset, test by default.
         metadata: a CSV with a column `path` and others to filter by, for photos.
         engine: address of a database for the vectors; by default they are in the folder.
-        embeddings: a folder of `gradspace embed --shards`, which is indexed in place of a source.
-        approximate: search a large collection by an index of faiss instead of exactly.
+        embeddings: a folder of `gradspace embed --shards`, which is indexed instead of a source.
+        approximate: search a large collection by a faiss index instead of exactly.
 
     Examples:
         >>> clip = "openai/clip-vit-base-patch32"
@@ -80,7 +80,7 @@ def index(
     if embeddings is not None:
         if source or split or features or metadata:
             others = "the source, --split, --features and --metadata"
-            raise ValueError(f"--embeddings says what is indexed: leave {others} out")
+            raise ValueError(f"--embeddings defines what is indexed: leave {others} out")
         folder, place = Path(embeddings), _place_of(model)
         made, update = index_shards(folder, place, Path(out), name=name, engine=engine, show=show)
     else:
@@ -116,7 +116,7 @@ def _place_of(model: LoadedModel | str | Path) -> Path:
 
 
 def _check_model(model: Path, source: str | Path | None, out: str | Path) -> None:
-    """Photos alone are no model."""
+    """Raise a ValueError if the model is a folder of photos, given in the wrong order."""
     if (
         source is None
         and model.is_dir()
@@ -131,7 +131,7 @@ def _check_model(model: Path, source: str | Path | None, out: str | Path) -> Non
 
 def _approximate(made: Index, wanted: IndexKind | None, show: Show) -> dict[Kind, float]:
     if isinstance(made.engine, LocalEngine):
-        with show("building the index of faiss") as progress:
+        with show("building the faiss index") as progress:
             return made.engine.approximate(wanted, progress)
     if wanted is not None:
         raise ValueError("--approximate is for vectors in a folder; add ?hnsw=1 to --engine")
@@ -139,7 +139,7 @@ def _approximate(made: Index, wanted: IndexKind | None, show: Show) -> dict[Kind
 
 
 def default_workers(device: str) -> int:
-    """A GPU waits for pictures; a CPU is busy with the network."""
+    """Use worker processes for a GPU, which waits for pictures, and none for a busy CPU."""
     cores = os.cpu_count() or 1
     return max(1, min(8, cores - 1)) if device == "cuda" else 1
 
@@ -155,7 +155,7 @@ def collection_of(
         raise ValueError("--metadata is for a folder of photos")
     if source is None:
         if is_pretrained(model):
-            raise ValueError(f"{typed(model)} has no dataset of its own: say what to index")
+            raise ValueError(f"{typed(model)} has no dataset of its own: name what to index")
         return dataset_split(run_data(model, None, features), split or "test", model)
     place = Path(source)
     captions = place.is_file() and place.suffix == ".txt"
@@ -169,7 +169,7 @@ def collection_of(
         return caption_file(place)
     if not place.exists():
         raise ValueError(
-            f"{typed(place)} does not exist: expected a folder of photos, a text file with a "
-            "caption a line, or a dataset"
+            f"{typed(place)} does not exist: expected a folder of photos, a text file with "
+            "one caption per line, or a dataset"
         )
     return photo_folder(place, None if metadata is None else Path(metadata))

@@ -1,8 +1,8 @@
-"""An index in Milvus, a vector database for many machines; or in a file, with Milvus Lite.
+"""Index in Milvus, a vector database for many machines, or in a file, with Milvus Lite.
 
-Every index is a collection of its own. Search looks at every vector and is exact, unless `hnsw`
-asks for that index. What is put is sent in requests of PUT_AT_ONCE items, and a search in between
-sees those that have come.
+Every index has a separate collection. Search compares all vectors and is exact, unless `hnsw` asks
+for that index. Items are sent in requests of PUT_AT_ONCE, and a search in between sees those that
+have arrived.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ from gradspace.indexes.where import Condition
 from gradspace.nearest.faiss import HNSW_BUILD_EFFORT, HNSW_NEIGHBOURS
 
 TOKEN = "MILVUS_TOKEN"
-"""The environment variable for what a server asks for: user:password, or a key."""
+"""Environment variable for credentials: user:password, or a key."""
 TIMEOUT = 60.0
 PUT_AT_ONCE = 500
 ASKED_AT_ONCE = 1_000
 MOST_HITS = 16_384
 LONGEST_TEXT = 65_535
-"""Bytes in UTF-8; of metadata, as JSON."""
+"""Longest text in bytes of UTF-8; also for metadata, as JSON."""
 TEXTS = ("key", "kind", "text", "image", "fingerprint")
 COLUMNS = [*TEXTS, "metadata"]
 HNSW = {"M": HNSW_NEIGHBOURS, "efConstruction": HNSW_BUILD_EFFORT}
 EFFORT = 200
-"""Candidates that HNSW keeps while it searches, or twice as many as are wanted."""
+"""Candidates that HNSW keeps during a search, or twice the number of results if that is more."""
 WILDCARDS = str.maketrans("%_\\", "\ufdd0\ufdd1\ufdd2")
-"""Servers disagree on how they are escaped: in folded texts, characters stand for them that Unicode
-keeps out of texts."""
+"""Replacements for characters whose escapes differ between servers: in folded texts, code points
+that Unicode reserves as noncharacters stand for them."""
 
 ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n", "\r": r"\r", "\t": r"\t"})
 
@@ -68,7 +68,7 @@ class MilvusEngine:
         self._uri = _check_uri(uri)
         self._width, self._hnsw = width, hnsw
         self._name = f"gradspace_{check_collection(collection)}"
-        # Its errors are told in a sentence, and not in a log as well.
+        # Its errors become sentences, and need not be logged as well.
         logging.getLogger("pymilvus").setLevel(logging.CRITICAL)
         with self._explained():
             self._client = MilvusClient(uri, token=os.environ.get(TOKEN, ""), timeout=TIMEOUT)
@@ -106,7 +106,7 @@ class MilvusEngine:
         return {name for row in self._rows("metadata") for name in row["metadata"]}
 
     def _rows(self, *columns: str) -> Iterator[dict[str, Any]]:
-        """Read columns of all items."""
+        """Yield columns of all items."""
         with self._explained():
             pages = self._client.query_iterator(
                 self._name,
@@ -173,26 +173,26 @@ class MilvusEngine:
         self._client.create_collection(
             self._name, schema=schema, num_shards=shards, consistency_level="Strong"
         )
-        self._client.create_index(self._name, index, sync=False)  # of nothing, as yet
+        self._client.create_index(self._name, index, sync=False)  # it is still empty
 
     def _check_width(self) -> None:
         fields = self._client.describe_collection(self._name)["fields"]
         width = next(int(f["params"]["dim"]) for f in fields if f["name"] == "vector")
         if width != self._width:
             raise ValueError(
-                f"the collection {self._name} holds vectors of width {width}, and this model's are "
-                f"{self._width}: another model needs a collection of its own"
+                f"the collection {self._name} has vectors of width {width}, and this model's have "
+                f"{self._width}: use a separate collection for another model"
             )
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """What went wrong with the database, in a sentence."""
+        """Turn errors of the database into a sentence."""
         try:
             yield
         except MilvusException as error:
             raise ValueError(
-                f"Milvus at {self._uri} says: {' '.join(str(error.message).split())}; is it "
-                f"running, and is {TOKEN} right?"
+                f"Milvus at {self._uri} says: {' '.join(str(error.message).split())}; check that "
+                f"it is running, and that {TOKEN} is right"
             ) from error
 
 
@@ -215,7 +215,7 @@ def _parts(rows: list[Any], size: int) -> Iterator[list[Any]]:
 
 
 def _id(key: str) -> str:
-    """Of the same length for every key, and without characters that have a meaning in a filter."""
+    """Make an id of fixed length, without characters that are special in filters."""
     return blake2b(key.encode(errors="surrogatepass"), digest_size=16).hexdigest()
 
 
@@ -227,8 +227,8 @@ def _row(item: Item, vector: NDArray[np.float16]) -> dict[str, Any]:
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
         if len(text.encode()) > LONGEST_TEXT:
             raise ValueError(
-                f"{name} of the item {item.key!r} takes {len(text.encode()):,} bytes, and Milvus "
-                f"holds {LONGEST_TEXT:,}: shorten it"
+                f"{name} of the item {item.key!r} has {len(text.encode()):,} bytes, and Milvus "
+                f"allows {LONGEST_TEXT:,}: shorten it"
             )
     return {"id": _id(item.key), "vector": vector.astype(np.float32), **row}
 
@@ -238,9 +238,9 @@ def _item(row: dict[str, Any]) -> Item:
 
 
 def _as_filter(condition: Condition) -> str:
-    """What `Condition.is_met` does. A text and a number are never equal, less or greater.
+    """Translate `Condition.is_met`; a text and a number are never equal, less or greater.
 
-    "!=" is "less or greater", since servers take it to hold where the field is missing.
+    "!=" becomes "less or greater", since for servers it holds if the field is missing.
     """
     check_condition(condition)
     field, number = f"metadata[{_quoted(condition.field)}]", compared_with(condition)
@@ -257,7 +257,7 @@ def _as_filter(condition: Condition) -> str:
 
 
 def _quoted(text: str) -> str:
-    """With the escapes that every server knows."""
+    """Quote a text with the escapes that every server knows."""
     return f'"{text.translate(ESCAPES)}"'
 
 

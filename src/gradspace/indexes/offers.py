@@ -1,4 +1,4 @@
-"""What an index can do for a user, and queries that it answers, from a look at its items."""
+"""Offers of an index to its user: capabilities, and queries that some of its items answer."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from gradspace.indexes.where import Value, parse_condition
 LOOKED_AT = 200
 MOST_SENTENCES = 3
 FEWEST_WORDS, LONGEST = 2, 48
-"""Limits of a sentence, in words, and of a sentence or a condition, in characters."""
+"""Fewest words of a sentence, and longest sentence or condition in characters."""
 SIZES = ("width", "height")
-"""What every photo has comes last."""
+"""Fields listed last, because every photo has them."""
 
 
 @dataclass(frozen=True)
 class Offer:
-    """What a user can be told to try."""
+    """Capabilities of an index, and suggestions to try."""
 
     reads_pictures: bool
     explains: bool
     sentences: list[str]
-    """Captions of some of its items, of words that the model knows."""
+    """Captions of some of its items, in words that the model knows."""
     conditions: list[str]
-    """One for each field by which its items differ, met by some of them."""
+    """A condition for each field in which its items differ, met by some of them."""
 
 
 def make_offer(searcher: Searcher) -> Offer:
-    """Look at what the model can do and at some items of the index."""
+    """Try the capabilities of the model on some items of the index."""
     items = _some_items(searcher.index)
     return Offer(
         reads_pictures=searcher.reads_pictures,
@@ -46,7 +46,7 @@ def make_offer(searcher: Searcher) -> Offer:
 
 
 def _some_items(index: Index) -> list[Item]:
-    """Those nearest to one direction: any engine finds them as quickly as it answers a query."""
+    """Return the items nearest to a fixed direction, which any engine finds quickly."""
     direction = np.random.default_rng(0).standard_normal(index.record.width).astype(np.float32)
     query = direction[None] / np.linalg.norm(direction)
     kind: Kind = "image" if "image" in index.kinds else "caption"
@@ -55,7 +55,7 @@ def _some_items(index: Index) -> list[Item]:
 
 
 def _sentences(items: Sequence[Item], unknown_words: Callable[[str], Sequence[str]]) -> list[str]:
-    """The shortest caption of every image, and of these a few that are far apart."""
+    """Select the shortest captions of images, evenly spaced."""
     found = []
     for item in items:
         usable = [line for line in item.text.split("\n") if _is_usable(line)]
@@ -84,7 +84,7 @@ def _conditions(items: Sequence[Item]) -> Iterator[str]:
 
 
 def _condition(field: str, values: Sequence[Value | None]) -> str:
-    """A number or a year that about half of the items reach, or the most frequent text."""
+    """Make a condition: a number or year that about half reach, or the most frequent text."""
     numbers = sorted(value for value in values if isinstance(value, int | float))
     if numbers:
         return f"{field}>={numbers[len(numbers) // 2]}"
@@ -96,7 +96,7 @@ def _condition(field: str, values: Sequence[Value | None]) -> str:
 
 
 def _is_met(condition: str, items: Sequence[Item]) -> bool:
-    """Not every name of a field can be written in a condition."""
+    """Whether some items meet a condition; some names of fields cannot be written in one."""
     try:
         parsed = parse_condition(condition)
     except ValueError:

@@ -1,7 +1,7 @@
-"""An index in PostgreSQL with pgvector: many readers on many machines, backed up with the rest.
+"""Index in PostgreSQL with pgvector: many readers on many machines, and ordinary backups.
 
-Every index is a table of its own. Vectors are `halfvec`, 2 bytes a number: up to 16,000 wide, and
-up to 4,000 wide with an HNSW index. Search looks at every vector and is exact, unless `hnsw` asks
+Every index has a separate table. Vectors are `halfvec`, 2 bytes per number: up to 16,000 wide, or
+up to 4,000 wide with an HNSW index. Search compares all vectors and is exact, unless `hnsw` asks
 for the index.
 """
 
@@ -34,10 +34,10 @@ from gradspace.nearest.faiss import HNSW_BUILD_EFFORT, HNSW_NEIGHBOURS
 WIDEST = 16_000
 WIDEST_IN_HNSW = 4_000
 EFFORT = 200
-"""Candidates that HNSW keeps while it searches, or twice as many as are wanted, up to 1,000."""
+"""Candidates that HNSW keeps, or twice the number of results if that is more, up to 1,000."""
 BY_INDEX = "vector <#> %s"
 EXACTLY = "-(vector <#> %s) DESC, key"
-"""The same order, but of an expression that no index is of."""
+"""Order by an equivalent expression that no index covers."""
 STREAMED_AT_ONCE = 10_000
 COLUMNS = ("key", "kind", "text", "image", "fingerprint", "metadata")
 TYPES = ("text", "text", "text", "text", "text", "jsonb", "jsonb", "halfvec")
@@ -46,8 +46,8 @@ TYPES = ("text", "text", "text", "text", "text", "jsonb", "jsonb", "halfvec")
 class PostgresEngine:
     """Items in the table `gradspace_<collection>` of the database at a URL.
 
-    A connection that was lost is made anew by the call after the one that failed. Any number of
-    threads may share an engine; they take turns.
+    After a lost connection, the call after the failed one connects again. Any number of threads may
+    share an engine; they take turns.
     """
 
     def __init__(self, url: str, collection: str, width: int, *, hnsw: bool = False) -> None:
@@ -139,7 +139,7 @@ class PostgresEngine:
         where: Sequence[Condition],
         order: LiteralString,
     ) -> list[Hit]:
-        # The kind is no parameter, for the index of one kind to be found.
+        # The kind is not a parameter, so that the planner finds the index of one kind.
         conditions: list[sql.Composable] = [sql.SQL("kind = {}").format(sql.Literal(kind))]
         parameters: list[Any] = []
         for condition in where:
@@ -193,8 +193,8 @@ class PostgresEngine:
         ).fetchone()
         if found and found[0] != self._width:
             raise ValueError(
-                f"the table {self._name} holds vectors of width {found[0]}, and this model's are "
-                f"{self._width}: another model needs a collection of its own"
+                f"the table {self._name} has vectors of width {found[0]}, and this model's have "
+                f"{self._width}: use a separate collection for another model"
             )
         if not found:
             self._ask(
@@ -205,7 +205,7 @@ class PostgresEngine:
                 "vector halfvec({width}) NOT NULL) WITH (toast_tuple_target = 8160)",
                 width=sql.Literal(self._width),
             )
-            # Vectors stay in their rows, where a search reads them fastest.
+            # Vectors are stored in their rows, where a search reads them fastest.
             self._ask(connection, "ALTER TABLE {table} ALTER vector SET STORAGE MAIN")
         for kind in get_args(Kind) if self._hnsw else ():
             self._ask(
@@ -230,9 +230,9 @@ def _row(item: Item, vector: NDArray[np.float16]) -> tuple[Any, ...]:
 
 
 def _as_sql(condition: Condition, parameters: list[Any]) -> str:
-    """What `Condition.is_met` does; a CASE, since AND may cast a text before it asks for its type.
+    """Translate `Condition.is_met`; by CASE, since AND may cast a text before testing its type.
 
-    Texts are compared by code points, as in Python, whatever the database's language is.
+    Texts are compared by code points, as in Python, whatever the database's locale.
     """
     check_condition(condition)
     field, number = condition.field, compared_with(condition)
@@ -259,6 +259,6 @@ def _check_width(width: int, hnsw: bool) -> None:
     if width > widest:
         instead = "search without hnsw" if width <= WIDEST else "use another engine"
         raise ValueError(
-            f"pgvector takes vectors of width up to {widest:,}{' in HNSW' if hnsw else ''}; this "
-            f"model's are {width:,}: {instead}"
+            f"pgvector supports vectors of width up to {widest:,}{' in HNSW' if hnsw else ''}, and "
+            f"this model's have {width:,}: {instead}"
         )

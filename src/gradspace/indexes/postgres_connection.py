@@ -1,4 +1,4 @@
-"""Connections to PostgreSQL with pgvector, and what goes wrong with them, in a sentence."""
+"""Connections to PostgreSQL with pgvector, whose errors become sentences."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from psycopg.types.json import set_json_loads
 from gradspace.indexes.stored import LARGEST_WHOLE
 
 OLDEST = (0, 8)
-"""Of pgvector: with types of 2 bytes, and searches of an index that go on until enough is found."""
+"""Oldest version of pgvector with types of 2 bytes and iterative index scans."""
 
 
 def check_url(url: str) -> dict[str, Any]:
-    """What a URL says, by the names of libpq."""
-    secret = bool(urlsplit(url).password)  # before libpq might cite it
+    """Parse a URL into parameters of libpq."""
+    secret = bool(urlsplit(url).password)  # checked before libpq can quote it
     try:
         parts = {} if secret else dict(conninfo_to_dict(url))
     except psycopg.ProgrammingError as error:
         raise ValueError(
-            "the URL of an index in PostgreSQL is postgresql://user@host/database, with options of "
-            f"libpq after a ?: {_first_line(error)}"
+            "the URL of an index in PostgreSQL must be postgresql://user@host/database, with "
+            f"options of libpq after a ?: {_first_line(error)}"
         ) from None
     if secret or parts.get("password") or parts.get("sslpassword"):
         raise ValueError(
@@ -39,10 +39,10 @@ def check_url(url: str) -> dict[str, Any]:
 
 
 def connect(parts: Mapping[str, Any]) -> Connection:
-    """A connection where every transaction sees the database as it was when it began."""
+    """Connect with transactions that see the database as it was at their start."""
     connection = psycopg.connect(**{"connect_timeout": 10, **parts})
     try:
-        connection.autocommit = True  # all that is done is in a transaction of its own
+        connection.autocommit = True  # each operation has its own transaction
         connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         _check_extension(connection)
         register_vector(connection)
@@ -55,14 +55,14 @@ def connect(parts: Mapping[str, Any]) -> Connection:
 
 @contextmanager
 def explained(parts: Mapping[str, Any]) -> Iterator[None]:
-    """What went wrong with the database, in a sentence."""
+    """Turn errors of the database into a sentence."""
     place = f"{parts.get('host', 'this machine')}, database {parts.get('dbname', 'of the user')}"
     try:
         yield
     except psycopg.OperationalError as error:
         raise ValueError(
-            f"no connection to PostgreSQL at {place}: {_first_line(error)}; is the server running, "
-            "and are user and password right?"
+            f"no connection to PostgreSQL at {place}: {_first_line(error)}; check that the server "
+            "is running, and that user and password are right"
         ) from error
     except psycopg.Error as error:
         raise ValueError(f"PostgreSQL at {place} says: {_first_line(error)}") from error
@@ -81,7 +81,7 @@ def _check_extension(connection: Connection) -> None:
         errors.InsufficientPrivilege,
     ) as error:
         raise ValueError(
-            "the database lacks pgvector, and it cannot be added here: install it on the server "
+            "the database lacks pgvector, which cannot be added here: install it on the server "
             f"and let an administrator run CREATE EXTENSION vector ({_first_line(error)})"
         ) from None
     version = found[0] if found else "0.0"
@@ -93,7 +93,7 @@ def _check_extension(connection: Connection) -> None:
 
 
 def _loads(text: str | bytes) -> Any:
-    """A whole number beyond the largest one that is put was a floating-point number."""
+    """Parse JSON; whole numbers larger than any that is stored were floating-point numbers."""
 
     def number(digits: str) -> int | float:
         return int(digits) if abs(int(digits)) <= LARGEST_WHOLE else float(digits)

@@ -1,4 +1,4 @@
-"""From images of a collection to what a model reads of them, in whichever process decodes them."""
+"""Images of a collection as model input, prepared in any process."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class ImageBatch:
     """Images that are ready to be embedded."""
 
     places: list[int]
-    """In the collection."""
+    """Places in the collection."""
     items: list[Item]
     inputs: Tensor
     thumbnails: list[bytes | None]
     broken: dict[int, str]
-    """By their place."""
+    """Reasons for broken images, by place."""
 
 
 def batch_maker(
@@ -40,7 +40,7 @@ def batch_maker(
     size: int,
     thumbnails: bool = True,
 ) -> Callable[[int], ImageBatch]:
-    """A function for `Loader`: the batch of up to `size` images from `places[start]` on."""
+    """Make a function for `Loader`: the batch of up to `size` images from `places[start]` on."""
     split, items, reading = collection.split, collection.items, system.reading
     return partial(_make_batch, split, items, reading, places, size, thumbnails)
 

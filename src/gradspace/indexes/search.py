@@ -32,14 +32,14 @@ def search(
     """Find the images or captions that fit a sentence, an image, or both, the best first.
 
     Args:
-        index: the folder of an index; or, for many queries, what `open_searcher` made of it.
+        index: the folder of an index; for many queries, the result of `open_searcher`.
         query: a sentence, or the name of an image file.
-        image: an image, to be combined with the sentence.
-        image_weight: what the image counts beside the sentence, 0 to 1; half by default.
-        like: the key of an item of the index, to find more like it.
-        find: "image" or "caption"; by default images, where there are any.
+        image: an image to combine with the sentence.
+        image_weight: weight of the image relative to the sentence, 0 to 1; 0.5 by default.
+        like: the key of an item of the index, to find similar ones.
+        find: "image" or "caption"; by default images, if there are any.
         where: conditions such as "folder=holiday" or "taken>=2024".
-        say: is told, in a sentence, of words that the model has never seen.
+        say: a function that gets a sentence on words that the model has never seen.
 
     Examples:
         >>> search("photos.index", "two dogs in the snow")[0].item.key  # doctest: +SKIP

@@ -1,4 +1,4 @@
-"""Search by sentence, by picture, by both, or for more of what was found."""
+"""Search by a sentence, a picture, both, or for items similar to one of the index."""
 
 from __future__ import annotations
 
@@ -24,50 +24,50 @@ from gradspace.runs.explain import Explanation, explain_pair
 from gradspace.runs.system import System, load_system
 
 TRIED = "a picture"
-"""A sentence to be explained, for the model to show whether it can."""
+"""Sentence by which a model is tested for explanations."""
 
 
 @dataclass(frozen=True, eq=False)
 class Query:
-    """A sentence, a picture, both, or an item of the index to find more like it."""
+    """A sentence, a picture, both, or an item of the index to find similar ones."""
 
     text: str = ""
     picture: Image.Image | None = None
     like: str = ""
-    """The key of an item, which is not found itself."""
+    """Key of an item, which is left out of the results."""
     picture_weight: float = 0.5
-    """What the picture counts beside the sentence, where there are both; between 0 and 1."""
+    """Weight of the picture relative to the sentence, if both are given; between 0 and 1."""
 
 
 @dataclass(frozen=True)
 class Searcher:
-    """An index, and the model that its vectors are of."""
+    """An index with the model of its vectors."""
 
     index: Index
     system: System
     explainer: System | None = None
-    """Another model that explains what is found, as SCAN, which has no vectors to search by."""
+    """Another model that explains results, such as SCAN, which has no vectors to search by."""
 
     @property
     def reads_pictures(self) -> bool:
-        """Can the model embed one's own pictures?"""
+        """Whether the model can embed your own pictures."""
         return self.system.reading.kind == "pictures"
 
     @cached_property
     def explains(self) -> bool:
-        """Can the model say what a score is made of? Tried on one image."""
+        """Whether the model can explain scores, tried on one image."""
         model = (self.explainer or self.system).model
         if "image" not in self.index.kinds or type(model).explain is RetrievalModel.explain:
             return False
         [hits] = self.index.engine.search(self.embed([Query(TRIED)]), 1, "image")
         try:
             found = [self.explain(hit.item.key, TRIED) for hit in hits]
-        except ValueError:  # as where the pictures have been moved
+        except ValueError:  # for example because the pictures have been moved
             return False
         return any(each is not None and each.says_something for each in found)
 
     def unknown_words(self, query: Query) -> list[str]:
-        """Words of a query that the model has never seen, and reads as one and the same."""
+        """List words of a query that the model has never seen, and cannot distinguish."""
         return self.system.unknown_words(query.text)
 
     def search(
@@ -77,11 +77,11 @@ class Searcher:
         kind: Kind = "image",
         where: Sequence[Condition] = (),
     ) -> list[list[Hit]]:
-        """For every query the k items that score highest."""
+        """Find for every query the k items that score highest."""
         if kind not in self.index.kinds:
-            raise ValueError(f"{self.index.name} holds {' and '.join(self.index.kinds)}s only")
+            raise ValueError(f"{self.index.name} has {' and '.join(self.index.kinds)}s only")
         if k < 1:
-            raise ValueError(f"k is {k}; ask for one item at least")
+            raise ValueError(f"k is {k}; use at least 1")
         more = any(query.like for query in queries)
         found = self.index.find(self.embed(queries), k + more, kind, where)
         return [
@@ -90,7 +90,7 @@ class Searcher:
         ]
 
     def embed(self, queries: Sequence[Query]) -> NDArray[np.float32]:
-        """Unit vectors [queries, width]: all sentences in one batch, and all pictures."""
+        """Compute unit vectors [queries, width]: all sentences in one batch, and all pictures."""
         vectors = np.zeros((len(queries), self.index.record.width), np.float32)
         texts = [i for i, query in enumerate(queries) if query.text.strip()]
         pictures = [i for i, query in enumerate(queries) if query.picture is not None]
@@ -110,7 +110,7 @@ class Searcher:
         return unit
 
     def explain(self, key: str, text: str) -> Explanation | None:
-        """Which words and regions make an image of the index fit a sentence; None: nobody knows."""
+        """Explain by words and regions why an image fits a sentence; None if unknown."""
         [found] = self.index.engine.get([key])
         if found is None:
             raise KeyError(key)
@@ -125,7 +125,7 @@ class Searcher:
         grid = written.grid if written else None
         given = torch.from_numpy(features.load(place))
         wanted, has = system.feature_shape or (), tuple(given.shape)
-        if (len(wanted), wanted[-1:]) != (len(has), has[-1:]):  # regions may be more or fewer
+        if (len(wanted), wanted[-1:]) != (len(has), has[-1:]):  # the number of regions may differ
             raise ValueError(
                 f"the model that explains reads features of shape {list(wanted)}, and those of "
                 f"the index have {list(has)}"
@@ -148,9 +148,9 @@ class Searcher:
 def open_searcher(
     folder: Path, device: torch.device | None = None, explainer: Path | None = None
 ) -> Searcher:
-    """An index with its model, which must still be the one that the vectors are of.
+    """Open an index with its model, which must still be the one that made the vectors.
 
-    `explainer` is another run, on the same data, that explains what is found.
+    `explainer` is another run, on the same data, that explains results.
     """
     index = open_index(folder)
     model = Path(index.record.model)
@@ -158,13 +158,12 @@ def open_searcher(
         same = model_digest(model) == index.record.digest
     except FileNotFoundError as error:
         raise ValueError(
-            f"the model of {folder} is no longer at {model}: put it back, or index again with "
-            "its new place, which changes nothing else"
+            f"the model of {folder} is missing at {model}: put it back, or index again with "
+            "its new path, which changes nothing else"
         ) from error
     if not same:
         raise ValueError(
-            f"{model} is not the model that {folder} was made with any more: index again into a "
-            "new folder"
+            f"{model} is not the model that {folder} was made with: index again into a new folder"
         )
     explaining = None if explainer is None else load_system(explainer, device)
     return Searcher(index, load_system(model, device), explaining)
@@ -173,16 +172,16 @@ def open_searcher(
 def _check_queries(queries: Sequence[Query], given: set[int]) -> None:
     for number, query in enumerate(queries):
         if number not in given:
-            raise ValueError("a query is a sentence, a picture, or an item to find more like it")
+            raise ValueError("give a sentence, a picture, or an item to find similar ones")
         for given_text in (query.text, query.like):
             if not is_text(given_text):
-                raise ValueError(f"the query {given_text!r} is no text: write it in UTF-8")
+                raise ValueError(f"the query {given_text!r} is not valid UTF-8")
         if not 0 <= query.picture_weight <= 1:
-            raise ValueError(f"picture_weight is {query.picture_weight}; give 0 to 1")
+            raise ValueError(f"picture_weight is {query.picture_weight}; use 0 to 1")
 
 
 def _text_weight(query: Query) -> float:
-    """What the sentence of a query counts."""
+    """Return the weight of a query's sentence."""
     if query.picture is None:
         return 1.0
     return 1 - query.picture_weight if query.text.strip() else 0.0

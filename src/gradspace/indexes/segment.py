@@ -1,4 +1,4 @@
-"""A segment of an index: a folder of items with their vectors, which never changes."""
+"""Segment of an index: a folder of items with their vectors, which never changes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gradspace.scores.tiles import blocks
 
 APPROXIMATE = "vectors.faiss"
 COPIED_AT_ONCE = 65_536
-"""Rows, while segments are merged."""
+"""Number of rows copied in one go when segments are merged."""
 
 
 @dataclass(frozen=True)
@@ -36,11 +36,11 @@ class Segment:
     gone: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     """Rows that are deleted, or replaced by a later segment."""
     faiss: tuple[IndexKind, float] | None = None
-    """Which index of faiss there is, and what share of the nearest it finds."""
+    """Kind of its faiss index, if any, and the recall of that index."""
 
     @cached_property
     def vectors(self) -> Tensor:
-        """float16 [rows, width], memory-mapped."""
+        """Vectors, float16 [rows, width], memory-mapped."""
         return torch.from_numpy(self._array())
 
     def _array(self) -> NDArray[np.float16]:
@@ -66,7 +66,7 @@ class Segment:
         return Approximate(self.folder / APPROXIMATE, self.vectors) if self.faiss else None
 
     def open(self) -> None:
-        """So that all files can be read, also when they are deleted."""
+        """Open all files, so that they can be read even after they are deleted."""
         _ = self.vectors, self.items, self.approximate
 
     @property
@@ -80,7 +80,7 @@ class Segment:
         return mask
 
     def kept_vectors(self) -> Iterator[NDArray[np.float16]]:
-        """In parts, to be copied."""
+        """Yield vectors in parts, to be copied."""
         vectors = self.vectors.numpy()
         for rows in blocks(self.rows, COPIED_AT_ONCE):
             yield vectors[rows][self.is_kept[rows]]
@@ -99,7 +99,7 @@ class Segment:
 
 @contextmanager
 def damage_named(path: Path) -> Iterator[None]:
-    """A damaged file is named, with what to do."""
+    """Name a damaged file in an error that says what to do."""
     try:
         yield
     except FileNotFoundError:

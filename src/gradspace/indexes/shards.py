@@ -1,10 +1,10 @@
-"""Embeddings of a collection in a folder, in shards that are read without their model.
+"""Embeddings of a collection in a folder, in shards that can be read without their model.
 
 plan.json                        the model, the collection, and the number of shards
 shard-00003-of-00064.arrow       items and their vectors, float32; complete or absent
-manifest.json                    written when all shards are there, with their sizes and digests
+manifest.json                    written when all shards exist, with their sizes and digests
 
-A shard has a share of the images and a share of the captions, in their order.
+A shard has a part of the images and a part of the captions, in their order.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ PLAN, MANIFEST = "plan.json", "manifest.json"
 
 
 class Plan(BaseModel):
-    """What `plan.json` holds."""
+    """Contents of `plan.json`."""
 
     model_config = ConfigDict(extra="forbid", protected_namespaces=())
 
     format: int = 1
     model: str
-    """The folder of the run or model, or its name on the hub."""
+    """Folder of the run or model, or its name on the hub."""
     digest: str
-    """Of the model's weights."""
+    """Digest of the model's weights."""
     width: int
     collection: dict[str, Any]
     num_images: int
     num_captions: int
     items: str
-    """A digest of their keys and fingerprints."""
+    """Digest of the keys and fingerprints of all items."""
     num_shards: int
 
     @property
@@ -62,13 +62,13 @@ class Plan(BaseModel):
 
     @property
     def token(self) -> str:
-        """Tells a shard of this plan from one of another."""
+        """Token that distinguishes shards of this plan from those of another."""
         facts = [self.digest, self.items, self.width, self.num_shards]
         return blake2b(json.dumps(facts).encode(), digest_size=16).hexdigest()
 
 
 def digest_of(collection: Collection) -> str:
-    """Another one when any item is new, gone or has changed."""
+    """Hash the keys and fingerprints of all items."""
     state = blake2b(digest_size=16)
     for item in collection.items:
         state.update(f"{item.key}\0{item.fingerprint}\0".encode())
@@ -76,7 +76,7 @@ def digest_of(collection: Collection) -> str:
 
 
 def begin(folder: Path, wanted: Plan) -> None:
-    """Write the plan into a new folder, or see that what is there is of the same plan."""
+    """Write the plan into a new folder, or check that the folder has the same plan."""
     if (folder / PLAN).exists():
         _check_same(folder, read_plan(folder), wanted)
         return
@@ -106,8 +106,8 @@ def _check_same(folder: Path, old: Plan, new: Plan) -> None:
     before, now = (each.num_images + each.num_captions for each in (old, new))
     if identity(old.collection) != identity(new.collection) or old.items != new.items:
         raise ValueError(
-            f"{folder} has embeddings of other data, or of the same before it changed ({before:,} "
-            f"items then, {now:,} now): embed into a new folder"
+            f"{folder} has embeddings of other data, or of the same in an earlier state "
+            f"({before:,} items then, {now:,} now): embed into a new folder"
         )
     if old.num_shards != new.num_shards:
         raise ValueError(
@@ -132,9 +132,9 @@ class Shard:
         return items_at(self.table, rows)
 
     def check(self) -> None:
-        """A ValueError where the content is not what was written."""
+        """Raise a ValueError if the content is not what was written."""
         if _digest(self.table, self.vectors) != self.record["digest"]:
-            raise _damaged(self.path, "its digest is another one")
+            raise _damaged(self.path, "its digest does not match")
 
 
 def write_shard(
@@ -160,16 +160,16 @@ def write_shard(
 
 
 def open_shard(path: Path, plan: Plan) -> Shard:
-    """Open a shard without reading all of it; a ValueError where it is missing or damaged."""
+    """Open a shard without reading all of it; a ValueError if it is missing or damaged."""
     try:
         table = open_table(path)
         record = json.loads(table.schema.metadata[RECORD])
         if record["plan"] != plan.token:
-            raise ValueError("it is a shard of other embeddings")
+            raise ValueError("it belongs to other embeddings")
         column = table[VECTOR].combine_chunks()
         vectors = column.values.to_numpy().reshape(-1, plan.width)
     except FileNotFoundError as error:
-        raise ValueError(f"{path} is missing: the same `gradspace embed` again fills it") from error
+        raise ValueError(f"{path} is missing: run the same `gradspace embed` again") from error
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise _damaged(path, " ".join(str(error).split())) from error
     return Shard(path, table.drop_columns([VECTOR]), record, vectors)
@@ -184,7 +184,7 @@ def _digest(table: pa.Table, vectors: NDArray[np.float32]) -> str:
 
 def _damaged(path: Path, reason: str) -> ValueError:
     return ValueError(
-        f"{path} is damaged ({reason}): delete it, and the same `gradspace embed` again fills it"
+        f"{path} is damaged ({reason}): delete it, and run the same `gradspace embed` again"
     )
 
 
@@ -192,7 +192,7 @@ def _damaged(path: Path, reason: str) -> ValueError:
 
 
 def write_manifest(folder: Path, plan: Plan) -> dict[str, Any]:
-    """Say what is there, when all shards are; whoever writes it writes the same."""
+    """Write the manifest once all shards exist; every process would write the same."""
     opened = [open_shard(path, plan) for path in plan.shards(folder)]
     keys = ("images", "captions", "digest")
     manifest = {
@@ -212,12 +212,12 @@ def write_manifest(folder: Path, plan: Plan) -> dict[str, Any]:
 
 
 def complete_plan(folder: Path) -> Plan:
-    """The plan of a folder that is filled; a ValueError says how much is missing."""
+    """Return the plan of a complete folder; otherwise a ValueError says how much is missing."""
     plan = read_plan(folder)
     there = sum(path.exists() for path in plan.shards(folder))
     if there < plan.num_shards:
         raise ValueError(
-            f"{folder} has {there} of {plan.num_shards} shards: the same `gradspace embed` again "
-            "fills the others"
+            f"{folder} has {there} of {plan.num_shards} shards: run the same `gradspace embed` "
+            "again to fill the others"
         )
     return plan

@@ -1,4 +1,4 @@
-"""Small pictures of the images of an index, each in a file of its own."""
+"""Thumbnails of the images of an index, each in a separate file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SIDE, QUALITY = 320, 80
 
 
 def small(picture: Image.Image) -> bytes:
-    """A JPEG that fits into a square of 320 pixels."""
+    """Make a JPEG that fits into a square of 320 pixels."""
     copy = picture.copy()
     copy.thumbnail((SIDE, SIDE), reducing_gap=2.0)
     file = io.BytesIO()
@@ -22,7 +22,7 @@ def small(picture: Image.Image) -> bytes:
 
 
 class Thumbnails:
-    """Files by the key of their image; they can be made again, and need not survive a crash."""
+    """Thumbnail files by image key; they can be made again, and need not survive a crash."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

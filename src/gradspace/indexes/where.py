@@ -1,4 +1,4 @@
-"""Conditions on the metadata of items, as a user writes them: `year>=2020`, `folder=holiday`."""
+"""Conditions on the metadata of items, as users write them: `year>=2020`, `folder=holiday`."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _PATTERN = re.compile(r"\s*([\w.-]+)\s*(!=|<=|>=|=|<|>|~)\s*(.*?)\s*", re.DOTALL
 
 @dataclass(frozen=True)
 class Condition:
-    """`field` compared with `value`; `~` asks whether a text contains another, in any case.
+    """Comparison of `field` with `value`; `~` tests whether a text contains another, in any case.
 
-    A number is compared as a number, a text as a text, so that dates as 2024-05-01 are in order. An
-    item without the field meets no condition on it.
+    Numbers are compared as numbers, texts as texts, so that dates such as 2024-05-01 are in order.
+    An item without the field meets no condition on it.
     """
 
     field: str
@@ -38,7 +38,7 @@ class Condition:
 
     @property
     def number(self) -> float | None:
-        """The value as a number, where it is one; a number contains nothing."""
+        """Value as a number, if it is one; a number contains nothing."""
         try:
             return float(self.value) if self.comparison != "~" else None
         except ValueError:
@@ -57,18 +57,18 @@ class Condition:
 
 
 def parse_condition(text: str) -> Condition:
-    """From `field=value`, with one of = != < <= > >= ~ between them."""
+    """Parse `field=value`, with one of = != < <= > >= ~ as the comparison."""
     match = _PATTERN.fullmatch(text)
     if match is None:
         raise ValueError(
-            f"a condition is a field, one of {' '.join(COMPARISONS)}, and a value, such as "
+            f"a condition must be a field, one of {' '.join(COMPARISONS)}, and a value, such as "
             f"year>=2020; got {text!r}"
         )
     return Condition(*match.groups())
 
 
 def check_fields(conditions: Sequence[Condition], known: Iterable[str], index: str) -> None:
-    """A ValueError for a field that no item has: nothing would ever meet a condition on it."""
+    """Raise a ValueError for a field that no item has, on which no condition could be met."""
     known = set(known)
     for condition in conditions:
         if condition.field not in known:

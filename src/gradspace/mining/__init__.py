@@ -1,16 +1,15 @@
-"""Offline hard negatives: mined over a whole training set, drawn from during training (AOQ).
+"""Offline hard negatives: mined over a whole training set, and drawn during training (AOQ).
 
-top.py          exact lists of hardest negatives, streamed, by several processes, resumable
-running.py      the highest scores so far, with a fixed order of equal ones
+top.py          exact lists of hardest negatives, streamed, distributed, resumable
 own.py          the pairs that belong together, and are never listed
-state.py        what an interrupted mining has done
+state.py        progress of an interrupted mining, on disk
 lists.py        `MinedLists`: in memory and as a file
 mine.py         from embeddings to a file
-reranking.py    the lists of a model that scores pairs, among what another one proposes
-approximate.py  the same lists, nearly, from an index of faiss
+reranking.py    lists of a model that scores pairs, among the proposals of another one
+approximate.py  approximate lists, from an index of faiss
 sampling.py     the offline negatives of a training batch
-audit.py        which of the listed negatives are none, and how many
-closeness.py    which captions say nearly the same
+audit.py        counts of false negatives among the listed ones, and suspects
+closeness.py    similarity of captions
 """
 
 from gradspace.mining.approximate import mine_with_faiss

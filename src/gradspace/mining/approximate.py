@@ -1,6 +1,6 @@
-"""Hardest negatives from an approximate index of faiss, for corpora beyond exact search.
+"""Hardest negatives from an approximate index of faiss, for corpora too large for exact search.
 
-The lists may miss some of the hardest negatives; how many, is measured on a sample and recorded.
+The lists may miss some of the hardest negatives; recall is measured on a sample and recorded.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from gradspace.scores.tiles import blocks
 
 FaissKind = Literal["hnsw", "ivf"]
 SEARCHED_AT_ONCE = 4096
-"""Queries, so that what is over-fetched never fills the memory."""
+"""Number of queries at once, small enough for over-fetched results to fit in memory."""
 SAMPLE = 200
-"""Queries of each direction whose exact lists are computed to measure recall."""
+"""Number of queries per direction whose exact lists are computed to measure recall."""
 
 
 @torch.no_grad()
@@ -39,11 +39,11 @@ def mine_with_faiss(
     index: FaissKind | None = None,
     seed: int = 0,
 ) -> MinedLists:
-    """The lists of `mine_exact`, nearly, in less than quadratic time.
+    """Mine approximately the lists of `mine_exact`, in less than quadratic time.
 
-    `index` is "hnsw" (the default up to a million vectors) or "ivf". The record's method says
-    which, and `recall_texts`, `recall_images`: the share of the exact lists of 200 images and of
-    200 captions, drawn by `seed`, that was found.
+    `index` is "hnsw" (the default up to a million vectors) or "ivf". The record has the method,
+    and `recall_texts` and `recall_images`: the share of the exact lists of 200 images and of 200
+    captions, drawn by `seed`, that was found.
     """
     if index not in ("hnsw", "ivf", None):
         raise ValueError(f"index is {index!r}; use 'hnsw' or 'ivf'")
@@ -72,7 +72,7 @@ def mine_with_faiss(
 
 @dataclass(frozen=True, eq=False)
 class _Search:
-    """One direction: queries, what is searched, what must not be found, and how much is wanted."""
+    """One direction of the search: queries, candidates, own positives, and the length of lists."""
 
     queries: Tensor
     candidates: Tensor
@@ -93,7 +93,7 @@ class _Search:
     def _without_own(
         self, rows: slice, scores: NDArray[np.float32], found: NDArray[np.int64]
     ) -> tuple[Positions, NDArray[np.float32]]:
-        """The first of what was found that is no positive; exact lists where that is too little."""
+        """Drop a query's own positives; fall back to exact lists if too few entries remain."""
         kept = (found >= 0) & ~self._is_own(np.arange(rows.start, rows.stop), found)
         order = np.argsort(~kept, axis=1, kind="stable")[:, : self.length]
         lists = np.take_along_axis(found, order, 1).astype(np.int32)
@@ -111,7 +111,7 @@ class _Search:
         return own
 
     def exact(self, queries: Tensor) -> tuple[Positions, NDArray[np.float32]]:
-        """The true lists of some queries, from all scores."""
+        """Compute the true lists of some queries, from all scores."""
         top = RunningTop(len(queries), self.length, queries.device)
         for columns in blocks(len(self.candidates), SEARCHED_AT_ONCE):
             tile = self.queries[queries] @ self.candidates[columns].t()
@@ -122,7 +122,7 @@ class _Search:
         return indices.int().numpy(), scores.numpy()
 
     def recall(self, lists: Positions, seed: int) -> float:
-        """The share of the exact lists of some queries that `lists` has as well."""
+        """Measure the share of the exact lists of some queries that `lists` contains."""
         generator = torch.Generator().manual_seed(seed)
         sample = torch.randperm(len(self.queries), generator=generator)[:SAMPLE]
         wanted, _ = self.exact(sample)
@@ -131,7 +131,7 @@ class _Search:
 
 
 def _build(faiss: Any, candidates: Tensor, kind: FaissKind | None, fetched: int) -> Any:
-    """An index by inner product that finds `fetched` at a time."""
+    """Build an index by inner product that finds `fetched` entries per query."""
     count, width = candidates.shape
     kind = kind or ("hnsw" if count <= MOST_IN_HNSW else "ivf")
     if kind == "hnsw":
@@ -145,7 +145,7 @@ def _build(faiss: Any, candidates: Tensor, kind: FaissKind | None, fetched: int)
 
 
 def _positive_scores(texts: Tensor, images: Tensor, own: Positives) -> HalfFloats:
-    """[texts]: of every text with its own image, the best of several; NaN without one."""
+    """Scores [texts] of every text with its own image, the best of several; NaN without one."""
     best = torch.full((len(texts),), torch.nan)
     for slot in range(own.index.shape[1]):
         scores = (texts * images[own.index[:, slot]]).sum(1)

@@ -1,4 +1,4 @@
-"""Are listed negatives truly negatives? Rates where that is known, suspects where it is not."""
+"""Audit of mined lists: the share of false negatives if the truth is known, suspects if not."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from gradspace.mining.lists import HalfFloats, MinedLists, Positions
 from gradspace.scores.tiles import blocks
 
 ROWS = 4096
-"""Lists that are looked at together."""
+"""Number of lists processed at once."""
 LOOKED_AT = 50_000
-"""Pairs, of the highest scores, among which false negatives are looked for."""
+"""Number of highest-scoring pairs searched for false negatives."""
 CLOSE, FAR = 0.5, 0.3
-"""A caption at least so close probably describes the other image as well, one not so close
-probably does not; between them there is no telling."""
+"""Thresholds of closeness: a caption at least CLOSE probably describes the other image as well, one
+below FAR probably does not; in between it is undecided."""
 
 Relevance = NDArray[np.bool_] | Sequence[Collection[int]]
-"""[captions, images], true where the caption is true of the image; or for every caption the images
-that it is true of."""
+"""[captions, images], true if the caption is true of the image; or for every caption the images of
+which it is true."""
 Related = Callable[[Any, Any], NDArray[np.bool_]]
 
 
 @dataclass(frozen=True, eq=False)
 class RankedShare:
-    """Of the entries of one direction's lists, the share that is truly relevant."""
+    """Share of the entries of one direction's lists that are truly relevant."""
 
     by_rank: NDArray[np.float64]
-    """[rank - 1]."""
+    """Shares, indexed by rank - 1."""
 
     @property
     def overall(self) -> float:
@@ -40,7 +40,7 @@ class RankedShare:
 
     @property
     def by_interval(self) -> dict[tuple[int, int], float]:
-        """(first rank, last rank) -> share: 1-5, 6-10, 11-20, 21-50, 51-100 and so on."""
+        """Map (first rank, last rank) to the share: 1-5, 6-10, 11-20, 21-50, 51-100 and so on."""
         return {
             (first, last): float(self.by_rank[first - 1 : last].mean())
             for first, last in intervals(len(self.by_rank))
@@ -50,13 +50,13 @@ class RankedShare:
 @dataclass(frozen=True, eq=False)
 class FalseNegatives:
     texts: RankedShare
-    """In the lists of images."""
+    """Share in the lists of images."""
     images: RankedShare
-    """In the lists of captions."""
+    """Share in the lists of captions."""
 
 
 def intervals(length: int) -> list[tuple[int, int]]:
-    """Ranks in groups that grow, the last one up to `length`.
+    """Divide ranks into intervals of growing length, the last one up to `length`.
 
     >>> intervals(60)
     [(1, 5), (6, 10), (11, 20), (21, 50), (51, 60)]
@@ -67,7 +67,7 @@ def intervals(length: int) -> list[tuple[int, int]]:
 
 
 def false_negative_rate(lists: MinedLists, relevance: Relevance) -> FalseNegatives:
-    """The share of listed items that are truly relevant, by rank, both directions."""
+    """Measure the share of listed items that are truly relevant, by rank, in both directions."""
     num_images, num_texts = len(lists.texts_of_image), len(lists.images_of_text)
     is_true = _truth(relevance, num_texts, num_images)
     return FalseNegatives(
@@ -77,7 +77,7 @@ def false_negative_rate(lists: MinedLists, relevance: Relevance) -> FalseNegativ
 
 
 def _share(listed: Positions, is_relevant: Related) -> RankedShare:
-    """Of is_relevant(query, listed item)."""
+    """Measure the share of entries for which is_relevant(query, listed item) holds."""
     count = np.zeros(listed.shape[1])
     for rows in blocks(len(listed), ROWS):
         query = np.arange(rows.start, rows.stop)[:, None]
@@ -86,7 +86,7 @@ def _share(listed: Positions, is_relevant: Related) -> RankedShare:
 
 
 def _truth(relevance: Relevance, num_texts: int, num_images: int) -> Related:
-    """Whether texts are true of images, for arrays of indices of both."""
+    """Make a function that tells, for arrays of indices, whether texts are true of images."""
     if isinstance(relevance, np.ndarray):
         if relevance.shape != (num_texts, num_images) or relevance.dtype != np.bool_:
             raise ValueError(
@@ -109,13 +109,13 @@ class Suspect:
     caption: int
     score: float
     positive_score: float
-    """Of the caption with its own image."""
+    """Score of the caption with its own image."""
 
 
 def most_suspicious(lists: MinedLists, num: int) -> list[Suspect]:
-    """The pairs whose score exceeds most that of the caption with its own image, for a person.
+    """List the pairs that score highest relative to their caption and its own image.
 
-    Pairs from both directions, each once; the most suspicious first.
+    Pairs come from both directions, each once, the most suspicious first, for manual inspection.
     """
     if num < 1:
         raise ValueError(f"num is {num}; use at least 1")
@@ -140,24 +140,24 @@ def most_suspicious(lists: MinedLists, num: int) -> list[Suspect]:
 
 @dataclass(frozen=True)
 class ComparedSuspect:
-    """A suspect, and the caption of its image that says most nearly the same."""
+    """A suspect, with the caption of its image that is most similar."""
 
     suspect: Suspect
     own_caption: int | None
-    """None where the image has no captions."""
+    """Index of that caption; None if the image has no captions."""
     closeness: float
-    """From 0 to 1, by `CaptionCloseness`."""
+    """Similarity from 0 to 1, by `CaptionCloseness`."""
 
 
 @dataclass(frozen=True, eq=False)
 class Suspects:
-    """Listed negatives, told apart by what their captions say."""
+    """Suspected false negatives and errors of the model, separated by what their captions say."""
 
     likely: list[ComparedSuspect]
-    """Probably no negatives: close to a caption of the image itself, the closest first."""
+    """Probably false negatives: close to a caption of the image itself, the closest first."""
     errors: list[ComparedSuspect]
-    """Probably errors of the model: what scores higher than the caption's own image, and says
-    something else. Those that score highest by comparison first."""
+    """Probably errors of the model, whose captions say something else: those that most exceed the
+    score of the caption's own image come first."""
 
 
 def find_suspects(
@@ -167,7 +167,7 @@ def find_suspects(
     num_likely: int,
     num_errors: int,
 ) -> Suspects:
-    """Look through the highest scores for false negatives; every caption and image once."""
+    """Search the highest scores for false negatives; no list repeats a caption or image."""
     close = CaptionCloseness(captions, image_of_caption)
     compared = [
         ComparedSuspect(suspect, *close.closest(suspect.caption, suspect.image))
@@ -184,7 +184,7 @@ def find_suspects(
 
 
 def _each_once(found: Sequence[ComparedSuspect], most: int) -> list[ComparedSuspect]:
-    """Many of one caption, or of one image, would hide the others."""
+    """Keep one suspect per caption and image, as many of one would hide the others."""
     captions, images = set[int](), set[int]()
     chosen: list[ComparedSuspect] = []
     for each in found:
@@ -202,7 +202,7 @@ def _highest(
     positive: NDArray[np.float32],
     num: int,
 ) -> NDArray[np.float64]:
-    """[pairs, 3]: excess, text, image of the `num` pairs of highest excess, and of equal ones."""
+    """Select rows [pairs, 3] of excess, text, image: the `num` highest, and ties with the last."""
     texts, images = np.broadcast_arrays(texts, images)
     excess = scores.astype(np.float32) - positive[texts]
     known = ~np.isnan(excess)

@@ -1,4 +1,4 @@
-"""How close a caption is to those of an image, whatever a model says: by the words they share."""
+"""Similarity of captions by the words they share, independent of any model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gradspace.data.vocabulary import words
 class CaptionCloseness:
     """Compares captions by their words, of which rare ones count most.
 
-    Of two captions it is the cosine between their sets of words, each with the weight
+    The closeness of two captions is the cosine between their sets of words, each weighted by
     log(captions / captions that have it): 1 for the same words in any order, 0 for none in common.
 
     Examples:
@@ -36,7 +36,7 @@ class CaptionCloseness:
             self._of_image.setdefault(image, []).append(caption)
 
     def closest(self, caption: int, image: int) -> tuple[int | None, float]:
-        """The caption of an image that is closest to another one, and how close it is."""
+        """Find the caption of an image that is closest to another one, and their closeness."""
         own = self._of_image.get(image, [])
         if not own:
             return None, 0.0

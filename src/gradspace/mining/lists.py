@@ -1,7 +1,7 @@
 """Mined lists: the hardest negatives of every image and every caption, in memory and on disk.
 
-A file is one safetensors file and carries no date: the same mining writes the same bytes. It is
-mapped into memory when it is loaded, so that only the rows that somebody asks for are read.
+A list is one safetensors file without a date: the same mining writes the same bytes. It is mapped
+into memory when it is loaded, so that only the rows in use are read.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gradspace.wording import counted
 
 KIND = "mined lists"
 VERSION = 1
-"""Of the file; another number is refused."""
+"""Version of the file format; other versions are rejected."""
 
 Positions = NDArray[np.int32]
 HalfFloats = NDArray[np.float16]
@@ -31,21 +31,21 @@ HalfFloats = NDArray[np.float16]
 
 @dataclass(frozen=True, eq=False)
 class MinedLists:
-    """For every query its hardest negatives, the hardest first, with their scores."""
+    """Hardest negatives of every query, the hardest first, with their scores."""
 
     texts_of_image: Positions
-    """[images, top_texts]: captions of other images, which say something else than its own."""
+    """[images, top_texts]: captions of other images, unequal to the image's own captions."""
     text_scores: HalfFloats
     images_of_text: Positions
     """[texts, top_images]: other images."""
     image_scores: HalfFloats
     positive_scores: HalfFloats
-    """[texts]: of a caption with its own image, the best of several; NaN without one."""
+    """[texts]: score of a caption with its own image, the best of several; NaN without one."""
     record: Mapping[str, Any]
-    """Where the lists come from: see `describe_source`."""
+    """Origin of the lists; see `describe_source`."""
 
     def check_matches(self, split: Split) -> None:
-        """A ValueError unless the lists are of this split, and can be drawn from."""
+        """Raise a ValueError unless the lists are of this split, and can be drawn from."""
         if self.record["digest"] != digest(split.image_names, split.captions):
             raise ValueError(
                 f"the lists were mined on {self._origin()}, and this is {_describe(split)}: mine "
@@ -63,10 +63,10 @@ class MinedLists:
 def describe_source(
     found: Represented, method: Mapping[str, Any], source: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """The record of lists.
+    """Make the record of lists.
 
-    `source` is free: the run folder, the digest of the model and what else tells them apart;
-    "dataset" and "split" are repeated where the lists do not fit. It should name no date.
+    `source` may contain anything that identifies the origin, such as the run folder and the digest
+    of the model; "dataset" and "split" are quoted if the lists do not fit. It should have no date.
     """
     return {
         "kind": KIND,
@@ -83,23 +83,23 @@ ARRAYS = ("texts_of_image", "text_scores", "images_of_text", "image_scores", "po
 
 
 def save_lists(path: str | Path, lists: MinedLists) -> None:
-    """One safetensors file, complete or absent."""
+    """Write one safetensors file, complete or not at all."""
     tensors = {name: torch.from_numpy(getattr(lists, name)) for name in ARRAYS}
     save_tensors(path, tensors, lists.record)
 
 
 def load_lists(path: str | Path) -> MinedLists:
-    """Map a file into memory; its rows are read when they are asked for."""
+    """Map a file into memory; its rows are read on access."""
     path = Path(path)
     check_is_file(path, "a file of mined lists")
     try:
         tensors, record = load_tensors(path)
     except ValueError as error:
         raise ValueError(
-            f"{path} is cut short, or no file of mined lists ({error.__cause__}): mine it again"
+            f"{path} is truncated, or not a file of mined lists ({error.__cause__}): mine it again"
         ) from error
     if record.get("kind") != KIND or set(tensors) != set(ARRAYS):
-        raise ValueError(f"{path} is a file of gradspace, but not one of mined lists")
+        raise ValueError(f"{path} is a gradspace file, but not one of mined lists")
     if record["version"] != VERSION:
         raise ValueError(
             f"{path} holds mined lists of version {record['version']}, and this gradspace reads "
@@ -110,7 +110,7 @@ def load_lists(path: str | Path) -> MinedLists:
 
 
 def _check_every_image_has_a_caption(lists: MinedLists, split: Split) -> None:
-    """Offline negatives draw a caption of every image that they draw."""
+    """Raise a ValueError if an image without a caption is listed: a draw needs its captions."""
     num_captions = np.bincount(split.image_of_caption, minlength=len(split.image_names))
     without = np.flatnonzero(num_captions == 0)
     if not len(without):

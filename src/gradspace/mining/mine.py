@@ -1,4 +1,4 @@
-"""From embeddings, or parts, to a file of mined lists, which an interruption only delays."""
+"""Mining of embeddings, or parts, into a file of lists, which can be interrupted and resumed."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from gradspace.processes import any_of, is_first
 
 
 def mine_to_file(path: Path, mine: Callable[[Path], MinedLists]) -> MinedLists:
-    """Mine, save the lists to `path`, and hand them back.
+    """Mine, save the lists to `path`, and return them.
 
-    `mine` takes its `state`, a file beside `path`: what an interrupted mining has done is found
-    there by the next one, which writes the same bytes.
+    `mine` gets the path of its `state`, a file beside `path`: the next mining resumes from there,
+    and writes the same bytes.
     """
     state = path.with_name(f"{path.name}.state")
     lists = mine(state)
     if is_first():
         save_lists(path, lists)
         remove_states(state)
-    any_of(False)  # the file is there for all
+    any_of(False)  # wait until the file exists for all processes
     return lists

@@ -1,4 +1,4 @@
-"""The pairs that belong together, which mining must not list for each other."""
+"""Pairs that belong together, which mining must not list as negatives."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from gradspace.scores.represented import Embeddings, Represented
 
 
 def own_positives(found: Represented, device: torch.device) -> Positives:
-    """Of every image its own texts, and those of others that say the same word for word.
+    """Pair every image with its own texts, and with those of others that are equal word for word.
 
-    A ValueError where embeddings or ids cannot be used.
+    A ValueError is raised if embeddings or ids cannot be used.
     """
     num_images, num_texts = len(found.image_names), len(found.captions)
     if isinstance(found, Embeddings):
@@ -26,7 +26,7 @@ def own_positives(found: Represented, device: torch.device) -> Positives:
 
 
 class OwnPairs:
-    """Images and what is no negative of them, sorted by their tile of the score matrix."""
+    """Pairs of images and texts that are not negatives, sorted by tile of the score matrix."""
 
     def __init__(self, found: Represented, own: Positives, tile: tuple[int, int]) -> None:
         self.height, self.width = tile
@@ -39,16 +39,16 @@ class OwnPairs:
         first = text - text % self.width
         width = (own.num_candidates - first).clamp(max=self.width)
         self.places = image % self.height * width + text - first
-        """Where the pairs are in their tile: row after row, counted from 0."""
+        """Positions of the pairs in their tile, row after row, counted from 0."""
         self.texts = text
         self.are_pairs = is_pair[order]
-        """Equal ids; the others are equal texts."""
+        """Whether the ids of a pair are equal; otherwise its texts are."""
         num_tiles = -(-own.num_queries // self.height) * self.num_columns
         ends = torch.bincount(number, minlength=num_tiles).cumsum(0)
         self.bounds = [0, *ends.tolist()]
 
     def take_out(self, tile: Tensor, rows: slice, columns: slice, best: Tensor) -> None:
-        """Put -inf in the place of the pairs of a tile; best[text] rises to the scores they had."""
+        """Set the pairs of a tile to -inf; raise best[text] to the scores they had."""
         number = rows.start // self.height * self.num_columns + columns.start // self.width
         inside = slice(self.bounds[number], self.bounds[number + 1])
         if inside.start == inside.stop:
@@ -60,7 +60,7 @@ class OwnPairs:
 
 
 def check_enough(own: Positives, top_texts: int, top_images: int) -> None:
-    """A ValueError where a list would be longer than there are negatives for it."""
+    """Raise a ValueError if lists would be longer than there are negatives."""
     image, text = own.pairs()
     _check_one_way("top_texts", top_texts, ("image", "captions of other images"), own.shape, image)
     shape = (own.num_candidates, own.num_queries)

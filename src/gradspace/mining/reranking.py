@@ -1,4 +1,4 @@
-"""Mined lists in two stages: embeddings propose, a model that scores pairs orders and cuts."""
+"""Mined lists in two stages: embeddings propose, and a model that scores pairs re-ranks."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def mine_proposed(
     save_every: float = SECONDS_PER_SAVE,
     progress: Progress | None = None,
 ) -> MinedLists:
-    """The hardest negatives by `found`, among `proposals` times as many by the `proposer`.
+    """Mine the hardest negatives by `found`, among `proposals` times as many by `proposer`.
 
-    Where there are not so many negatives, all of them are proposed, and the lists are exact. With
-    `state` an interrupted mining goes on where it was, as in `mine_exact`.
+    If there are fewer negatives than that, all are proposed, and the lists are exact. With
+    `state` an interrupted mining resumes where it stopped, as in `mine_exact`.
     """
     _check_same(proposer, found)
     own = own_positives(found, torch.device("cpu"))
@@ -80,12 +80,12 @@ def _check_same(proposer: Embeddings, found: Parts) -> None:
     if list(proposer.captions) != list(found.captions):
         raise ValueError(
             f"the proposals are for {len(proposer.captions):,} captions, and the scorer has "
-            f"{len(found.captions):,}, or others: both must be of the same split"
+            f"{len(found.captions):,} or different ones: use the same split for both"
         )
 
 
 class _Ordered:
-    """The highest of what is proposed to every query, the lower index first among equal ones."""
+    """Highest scores among the proposals of every query; of equal ones the lower index is first."""
 
     def __init__(self, scores: PairScores, proposed: MinedLists, lengths: tuple[int, int]) -> None:
         self.scores = scores
@@ -99,7 +99,7 @@ class _Ordered:
             torch.zeros(len(lists), length, dtype=torch.int64)
             for lists, length in zip(self.proposed, lengths, strict=True)
         )
-        """Of images, and of texts; see `running`."""
+        """Encoded scores of images' lists, and of texts' lists; see `nearest.running`."""
         self.next_block = torch.tensor(0)
 
     def order(self, number: int) -> None:
@@ -123,7 +123,7 @@ class _Ordered:
 def _fingerprint(
     proposed: MinedLists, found: Parts, keys: tuple[Tensor, ...], positive: HalfFloats
 ) -> str:
-    """The scores of positive pairs stand for how the scorer compares the parts."""
+    """Identify a mining; the scores of positive pairs stand for the scorer's function."""
     arrays = (proposed.texts_of_image, proposed.images_of_text, positive)
     tensors = map(torch.from_numpy, map(np.ascontiguousarray, arrays))
     lengths = [side.shape[1] for side in keys]
@@ -132,7 +132,7 @@ def _fingerprint(
 
 
 def _positive_scores(scores: PairScores, image: Tensor, text: Tensor) -> HalfFloats:
-    """[texts]: of a caption with its own image, the best of several; NaN without one."""
+    """Scores [texts] of a caption with its own image, the best of several; NaN without one."""
     best = torch.full((scores.shape[1],), -torch.inf)
     best.scatter_reduce_(0, text, scores.pairs(image, text).float().cpu(), "amax")
     return best.where(best.isfinite(), torch.nan).half().numpy()

@@ -1,10 +1,10 @@
 """Offline negatives of a training batch, drawn from mined lists.
 
-For a pair (image I, caption T) a caption T- from I's list and an image I- from T's list; with them
+A pair (image I, caption T) gets a caption T- from I's list and an image I- from T's list; with them
 come T~, a caption of I-, and I~, the image of T- (AOQ's offline quintuplets).
 
-A draw is a pure function of seed, epoch, image and caption: the same in any order of the pairs, in
-any batch, worker or process.
+A draw is a pure function of seed, epoch, image and caption: it does not depend on the order of the
+pairs, the batch, the worker or the process.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ RandomWords = NDArray[np.uint64]
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
-    """How negatives are drawn from lists.
+    """Options for drawing negatives from lists.
 
-    Relations: the defaults are the published draw, n from 0 .. 299, caption rank n, image rank
-    n // 5.
+    Relations: the defaults are the published draw, with n from 0 .. 299, caption rank n and image
+    rank n // 5.
     """
 
     draw: Draw = "uniform"
-    """uniform: every entry equally likely. normal: the rank is round((k - 1) / 2 + k / 6 z) for k
-    entries and a standard normal z, clamped to 0 .. k - 1: the middle of the list, mostly."""
+    """uniform: every entry is equally likely. normal: the rank is round((k - 1) / 2 + k / 6 z), for
+    k entries and a standard normal z, clamped to 0 .. k - 1, so mostly the middle of the list."""
     shared: bool = True
-    """One draw n among the k captions that are not left out gives the caption of rank n and, among
-    m images, the image of rank n m // k. Otherwise two independent draws."""
+    """Whether one draw n among the k captions that are not left out gives both the caption of rank
+    n and, among m images, the image of rank n m // k; otherwise there are two independent draws."""
     num_texts: int = 300
-    """Of the list of an image, so many captions from its start take part."""
+    """Number of entries at the start of an image's list that take part."""
     num_images: int = 60
     skip: int = 0
-    """The first entries of a list, so many, are left out: likely false negatives."""
+    """Number of first entries of a list to leave out, as likely false negatives."""
     above: float | None = None
-    """Entries that score higher than the positive pair by more than this are left out. Where that
-    leaves nothing, the last entry that takes part is drawn."""
+    """Largest excess over the positive pair's score; entries above it are left out. If that leaves
+    nothing, the last entry that takes part is drawn."""
 
     def __post_init__(self) -> None:
         if self.draw not in ("uniform", "normal"):
@@ -62,14 +62,14 @@ class Sampling:
 
 @dataclass(frozen=True, eq=False)
 class OfflineDraw:
-    """The offline negatives of every pair: indices into the split."""
+    """Offline negatives of every pair, as indices into the split."""
 
     texts: Indices
     """T-, from the list of the pair's image."""
     images: Indices
     """I-, from the list of the pair's caption."""
     texts_of_images: Indices
-    """T~, one of the captions of I-, by lot."""
+    """T~, a random caption of I-."""
     images_of_texts: Indices
     """I~, the image of T-."""
 
@@ -83,9 +83,9 @@ def draw_offline(
     seed: int,
     epoch: int,
 ) -> OfflineDraw:
-    """The offline negatives of the pairs (images[i], captions[i]).
+    """Draw the offline negatives of the pairs (images[i], captions[i]).
 
-    `lists.check_matches(split)` is for the caller, once.
+    The caller should call `lists.check_matches(split)` once before.
     """
     _check_lengths(lists, sampling)
     _check_pairs(split, images, captions)
@@ -105,7 +105,7 @@ def draw_offline(
 def _num_left_out(
     lists: MinedLists, sampling: Sampling, images: Indices, captions: Indices
 ) -> tuple[Indices, Indices]:
-    """How many entries from the start of the pairs' lists are not to be drawn."""
+    """Count the entries at the start of the pairs' lists that must not be drawn."""
     skipped = np.full(len(images), sampling.skip)
     if sampling.above is None:
         return skipped, skipped
@@ -132,7 +132,7 @@ def _draw_ranks(
         image_places = text_places * num_images // num_texts
     else:
         image_places = _draw(image_words, num_images, sampling.draw)
-    # From the end of what takes part: where all is left out, its last entry is drawn.
+    # Counted from the end of what takes part: if all is left out, the last entry is drawn.
     return (
         sampling.num_texts - num_texts + text_places,
         sampling.num_images - num_images + image_places,
@@ -140,24 +140,24 @@ def _draw_ranks(
 
 
 def _num_above(scores: HalfFloats, limit: NDArray[np.float32]) -> Indices:
-    """How many entries score higher; they come first, because lists are in order."""
+    """Count the entries that score higher; they come first, because lists are sorted."""
     count: Indices = np.count_nonzero(scores > limit[:, None], axis=1)
     return count
 
 
 def _draw(words: RandomWords, count: Indices, draw: Draw) -> Indices:
-    """A place among `count` entries, from 0."""
+    """Draw a position among `count` entries, from 0."""
     if draw == "uniform":
         return _below(words, count)
     z = ndtri((words + 0.5) / 2.0**32)
-    place = np.floor(count / 2 + count / 6 * z)  # the same as round((count - 1) / 2 + count / 6 z)
+    place = np.floor(count / 2 + count / 6 * z)  # equals round((count - 1) / 2 + count / 6 z)
     inside: Indices = np.clip(place, 0, count - 1).astype(np.int64)
     return inside
 
 
 def _one_caption_of(split: Split, images: Indices, words: RandomWords) -> Indices:
-    """A caption of every image, by lot."""
-    by_image = np.argsort(split.image_of_caption, kind="stable")  # fast where it is sorted already
+    """Choose a random caption of every image."""
+    by_image = np.argsort(split.image_of_caption, kind="stable")  # fast if it is sorted already
     in_order = split.image_of_caption[by_image]
     first = np.searchsorted(in_order, images)
     count = np.searchsorted(in_order, images, side="right") - first
@@ -171,11 +171,11 @@ def _one_caption_of(split: Split, images: Indices, words: RandomWords) -> Indice
     return captions
 
 
-# --- random numbers that depend on nothing but what they are for ---------------------------------
+# --- random numbers that depend only on their purpose ---------------------------------------------
 
 
 def _below(words: RandomWords, count: Indices) -> Indices:
-    """Whole numbers 0 .. count - 1, equally likely, from 32 random bits each."""
+    """Draw whole numbers 0 .. count - 1, equally likely, from 32 random bits each."""
     numbers: Indices = ((words * count.astype(np.uint64)) >> np.uint64(32)).astype(np.int64)
     return numbers
 
@@ -183,7 +183,7 @@ def _below(words: RandomWords, count: Indices) -> Indices:
 def _random_words(
     seed: int, epoch: int, stream: int, images: Indices, captions: Indices
 ) -> RandomWords:
-    """32 random bits for every pair."""
+    """Draw 32 random bits for every pair."""
     state = np.zeros(len(images), np.uint64)
     for part in (seed, epoch, stream, images, captions):
         state = _mix(state ^ np.asarray(part).astype(np.uint64))
@@ -191,7 +191,7 @@ def _random_words(
 
 
 def _mix(state: RandomWords) -> RandomWords:
-    """One step of SplitMix64 (Steele et al., 2014): every bit of the result depends on all bits."""
+    """Apply one step of SplitMix64 (Steele et al., 2014), which mixes all bits of the state."""
     state = state + np.uint64(0x9E3779B97F4A7C15)
     state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

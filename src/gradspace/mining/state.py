@@ -1,4 +1,4 @@
-"""What a mining has done so far, on disk: one that was interrupted goes on from there."""
+"""Progress of a mining on disk, from which an interrupted one resumes."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from gradspace.tensor_files import load_tensors, save_tensors
 
 KIND = "state of a mining"
 ROWS = 4096
-"""Hashed at a time."""
+"""Number of rows hashed at a time."""
 
 
 def state_file(state: Path) -> Path:
-    """The file of this process: of several, each has one of its own beside the others."""
+    """Return the file of this process; several processes have one each, side by side."""
     if world_size() == 1:
         return state
     return state.with_name(f"{state.name}.{rank()}-of-{world_size()}")
 
 
 def remove_states(state: Path) -> None:
-    """Delete the files of all processes, and what one that was killed has left half written."""
+    """Delete the files of all processes, and unfinished ones of a process that was killed."""
     for start in ("", "."):
         for file in state.parent.glob(f"{start}{escape(state.name)}*"):
             file.unlink()
 
 
 def fingerprint(tensors: tuple[Tensor, ...], settings: dict[str, Any]) -> str:
-    """Of all that a mining depends on; another one for other inputs."""
+    """Hash everything that a mining depends on."""
     result = blake2b(repr(sorted(settings.items())).encode(), digest_size=16)
     for tensor in tensors:
         result.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
@@ -48,9 +48,9 @@ def save_state(path: Path, inputs: str, tensors: dict[str, Tensor]) -> None:
 
 
 def load_state(path: Path, inputs: str) -> dict[str, Tensor] | None:
-    """What was saved for the same inputs; None, to start anew, where others were mined.
+    """Load the state saved for these inputs; None if it belongs to others, which starts anew.
 
-    A file of another kind is never overwritten.
+    A file of another kind is not overwritten, but raises a ValueError.
     """
     if not path.exists():
         return None
@@ -65,6 +65,6 @@ def load_state(path: Path, inputs: str) -> dict[str, Tensor] | None:
 
 def _not_a_state(path: Path) -> ValueError:
     return ValueError(
-        f"{path} is not the state of an interrupted mining, and is not overwritten: name another "
+        f"{path} is not the state of an interrupted mining, and is not overwritten: choose another "
         "file for the state, or delete it"
     )

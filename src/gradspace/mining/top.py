@@ -1,9 +1,9 @@
 """Exact hardest negatives over a whole training set, both directions from the same scores.
 
-For every image the captions of other images that score highest with it, and for every caption the
-other images (AOQ: Chen et al., "Adaptive offline quintuplet loss for image-text matching", 2020).
-Scores are computed tile by tile; only the highest of every query are kept, so that memory is that
-of the lists and of one tile. Equal scores are listed in the order of their indices.
+For every image these are the captions of other images that score highest with it, and for every
+caption the other images (AOQ: Chen et al., "Adaptive offline quintuplet loss for image-text
+matching", 2020). Scores are computed tile by tile; only the highest of every query are kept, so
+memory holds just the lists and one tile. Equal scores are listed in the order of their indices.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from gradspace.scores.tiles import PairScores, blocks, tile_size
 
 CPU_TILE = (512, 4096)
 MERGED_AT_ONCE = 65_536
-"""Captions whose lists several processes exchange in one go."""
+"""Number of captions whose lists processes exchange in one go."""
 SECONDS_PER_SAVE = 30.0
 
 Precision = Literal["float32", "bfloat16"]
 TileShape = tuple[int, int]
-"""Images and texts of a tile."""
+"""Numbers of images and texts of a tile."""
 
 
 @torch.no_grad()
@@ -52,16 +52,16 @@ def mine_exact(
     save_every: float = SECONDS_PER_SAVE,
     progress: Progress | None = None,
 ) -> MinedLists:
-    """The `top_texts` hardest captions of every image, the `top_images` hardest of every caption.
+    """Mine the `top_texts` hardest captions per image, and the `top_images` hardest per caption.
 
-    Equal ids belong together and are never listed for each other, nor is a caption listed for an
-    image that has one of the same words. A model that scores pairs scores
-    all of them. `source` becomes part of the record. `precision` is that of the products on CUDA; a
-    CPU computes in float32. Of several processes each takes a share of the images, and all get all:
-    the lists of one process, bit for bit.
+    Items with equal ids belong together and are never listed for each other, nor is a caption
+    listed for an image that has an equal one. A model that scores pairs scores all of them.
+    `source` becomes part of the record. `precision` is that of the products on CUDA; a CPU computes
+    in float32. Several processes share the images, and each returns all lists, bit for bit those of
+    a single process.
 
-    `state` is a file that what is done is saved to every `save_every` seconds: an interrupted
-    mining, started again, goes on from there. It is for the caller to delete.
+    `state` is a file to which progress is saved every `save_every` seconds: an interrupted mining,
+    started again, resumes from there. The caller has to delete it.
     """
     work = _prepare(found, (top_texts, top_images), device, precision, tile)
     done = _start(work)
@@ -83,15 +83,15 @@ def mine_exact(
 
 @dataclass(frozen=True, eq=False)
 class _Work:
-    """What is to be mined, and the part of it that this process mines."""
+    """Inputs of a mining, and the part of it that this process does."""
 
     scored: _Products | PairScores
     own: OwnPairs
     lengths: tuple[int, int]
-    """Of the list of an image, and of that of a text."""
+    """Lengths of the list of an image, and of that of a text."""
     tile: TileShape
     share: slice
-    """The images of this process: whole tiles, so that every score is rounded as by one process."""
+    """Images of this process: whole tiles, so that rounding does not depend on the processes."""
 
     @property
     def device(self) -> torch.device:
@@ -108,12 +108,12 @@ class _Work:
 
 @dataclass(frozen=True, eq=False)
 class _Products:
-    """Scores that are inner products, in memory that serves again for every tile."""
+    """Scores that are inner products, in memory that is reused for every tile."""
 
     images: Tensor
     texts: Tensor
     memory: Iterator[Tensor]
-    """For a tile each: the same one again, or two in turn, one written while the other is read."""
+    """Memory of each tile: always the same, or two in turn, one read while the other is written."""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -199,7 +199,7 @@ def _fingerprint(work: _Work) -> str:
 
 @dataclass(eq=False)
 class _Found:
-    """The lists so far: complete for the images that are done, running for all texts."""
+    """Lists so far: complete for the images that are done, preliminary for all texts."""
 
     next_image: int
     texts_of_image: Tensor
@@ -257,7 +257,7 @@ def _mine_block(work: _Work, rows: slice, found: _Found) -> None:
 
 
 def _together(found: _Found, record: dict[str, Any]) -> MinedLists:
-    """The lists of images one after the other, those of texts merged."""
+    """Join the lists of images, and merge those of texts."""
     keys = found.of_texts.keys
     images = torch.empty(keys.shape, dtype=torch.int32)
     image_scores = torch.empty(keys.shape, dtype=torch.float16)
@@ -277,6 +277,6 @@ def _together(found: _Found, record: dict[str, Any]) -> MinedLists:
 
 
 def _from_all(rows: Tensor) -> list[Tensor]:
-    """The same rows as every process has them."""
+    """Collect these rows from every process."""
     all_rows = gather_rows(rows, [len(rows)] * world_size())
     return list(all_rows.view(world_size(), *rows.shape).unbind())

@@ -232,7 +232,7 @@ def run_plan(
     shown = done.entries_of(best) if plan.tuner else done.entries
     failed = [*done.failed, *done.collapsed]
     if not shown and done.stopped and not failed:
-        raise KeyboardInterrupt("stopped before a run was done; the same command goes on")
+        raise KeyboardInterrupt("stopped before a run was done; the same command resumes")
     if not shown:
         cell, problem = failed[0]
         raise ValueError(f"every run failed; the first was {cell}: {problem}")

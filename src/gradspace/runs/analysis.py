@@ -1,8 +1,8 @@
-"""What a finished run has learnt to do with its training set (ICR section 5).
+"""Analysis of a finished run on its training set (ICR section 5).
 
 The best weights are frozen, without dropout. The whole training set is encoded once and cut into
-random batches as in training; of every batch the contributing samples are counted (COCOS Tables
-2 to 4) and the scores of positives and hardest negatives are collected.
+random batches as in training; in every batch the contributing samples are counted (COCOS, Tables
+2 to 4), and the scores of positives and hardest negatives are collected.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from gradspace.scores.positives import match_ids
 from gradspace.scores.represented import Parts, Represented
 
 MOST_IMAGES = 1024
-"""Of a larger batch: the count needs a matrix of scores."""
+"""Largest number of images of a batch to count in, as the count needs a matrix of scores."""
 BIN = 0.02
-"""Of a histogram of scores, whose middle is score 0."""
+"""Width of a bin in a histogram of scores, whose middle is score 0."""
 TRIPLETS_PER_BATCH = 10
 MOST_TRIPLETS = 1500
 
 
 @dataclass(frozen=True)
 class RunAnalysis:
-    """analysis.json of a run."""
+    """Contents of a run's analysis.json."""
 
     objective: str
     epsilon: float
@@ -49,11 +49,11 @@ class RunAnalysis:
     positives: list[int]
     """Histogram of the scores of positives, over `edges`, both directions."""
     hardest: list[int]
-    """The same of the hardest negatives."""
+    """Histogram of the scores of hardest negatives, likewise."""
     triplets: list[tuple[float, float]]
-    """Some (positive, hardest negative), evenly taken."""
+    """Evenly spaced examples of (positive, hardest negative)."""
     seconds_per_batch: float | None = None
-    """Of training, where somebody asked for it."""
+    """Duration of a training batch, if it was measured."""
     convention: Convention = "gradient"
 
     @property
@@ -62,7 +62,7 @@ class RunAnalysis:
 
 
 def edges(num_bins: int) -> NDArray[np.float64]:
-    """Of a histogram: 100 bins are those of cosines, 200 those of scores in [-2, 2]."""
+    """Return the edges of a histogram: 100 bins are for cosines, 200 for scores in [-2, 2]."""
     return np.linspace(-BIN * num_bins / 2, BIN * num_bins / 2, num_bins + 1)
 
 
@@ -76,7 +76,7 @@ def analyse_run(
 ) -> RunAnalysis:
     """Count and collect over all batches of one epoch of the training set.
 
-    `ids` are what the objective took for positives, by default every image's own captions.
+    `ids` are the positives of the objective, by default every image's own captions.
     """
     counting = counting or Counting()
     limits = edges(200 if isinstance(found, Parts) else 100)
@@ -109,7 +109,7 @@ def analyse_run(
 def score_batches(
     found: Represented, train: Split, training: TrainingRecipe, ids: PairIds
 ) -> Iterator[SavedScores]:
-    """Score matrices of random training batches, of what was found."""
+    """Yield score matrices of random training batches."""
     per_image = training.captions_per_image
     num_items = len(train.captions if per_image == 1 else train.image_names)
     size = min(training.batch_size, MOST_IMAGES, num_items)

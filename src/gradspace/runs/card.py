@@ -1,4 +1,4 @@
-"""The model card of a run: README.md in its folder, as model hubs show it."""
+"""Model card of a run: README.md in its folder, as model hubs show it."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ model = gs.load("{run.folder.name}")  # this folder
 ## Intended use and limits
 
 The model ranks images for sentences, and sentences for images, that resemble its training data. It
-has not been measured elsewhere. It repeats what its captions say about people, mistakes and
-prejudices included: do not use it to identify or judge anybody.
+has not been evaluated on other data. It reproduces what its captions say about people, including
+mistakes and prejudices: do not use it to identify or judge anybody.
 
 ## Licences
 
@@ -74,7 +74,7 @@ prejudices included: do not use it to identify or judge anybody.
 
 
 def _header(recipe: Recipe, data: str, found: RunResults | None, licence: str | None) -> str:
-    """YAML that hubs read."""
+    """Format the YAML header that hubs read."""
     backbones = (recipe.model.pretrained, recipe.model.backbone, recipe.model.text_encoder)
     results = [
         EvalResult(
@@ -107,7 +107,7 @@ def _use(recipe: Recipe) -> str:
 
 
 def _results(run: Run, found: RunResults | None) -> Iterator[str]:
-    """A table of recalls: on test with intervals, otherwise on dev."""
+    """Tabulate recalls: on test with intervals, otherwise on dev."""
     if found is None:
         best = _best_on_dev(run)
         if best is None:
@@ -117,8 +117,8 @@ def _results(run: Run, found: RunResults | None) -> Iterator[str]:
     else:
         best = None
         yield (
-            f"On {found.split} of {found.dataset}, in percent, with the 95% intervals of other "
-            "images: a bootstrap over the images."
+            f"On {found.split} of {found.dataset}, in percent, with 95% intervals from a bootstrap "
+            "over the images."
         )
     yield ""
     yield f"| | {' | '.join(f'R@{k}' for k in KS)} |"
@@ -133,7 +133,7 @@ def _results(run: Run, found: RunResults | None) -> Iterator[str]:
 
 
 def _with_interval(found: RunResults, metric: str) -> str:
-    """`33.3 (30.4 to 36.2)`"""
+    """Format a metric with its interval, such as `33.3 (30.4 to 36.2)`."""
     low, high = stats.bootstrap(
         (found.per_image(metric),),
         np.mean,

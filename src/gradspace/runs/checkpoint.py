@@ -1,4 +1,4 @@
-"""The state of a training as named tensors, for `tensor_files`: optimiser and random generators."""
+"""State of a training as named tensors, for `tensor_files`: optimiser and random generators."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ def with_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]
 
 
 def without_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors under a prefix, without it."""
+    """Select the tensors under a prefix, and remove the prefix."""
     start = f"{prefix}."
     return {n.removeprefix(start): t for n, t in tensors.items() if n.startswith(start)}
 
 
 def optimizer_tensors(optimizer: Optimizer) -> dict[str, Tensor]:
-    """Every tensor of an optimiser's state, as `index.name`."""
+    """Collect every tensor of an optimiser's state, as `index.name`."""
     state = optimizer.state_dict()["state"]
     return {f"{i}.{name}": t for i, values in state.items() for name, t in values.items()}
 
 
 def restore_optimizer(optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> None:
-    """Put the tensors back into an optimiser over the same parameters."""
+    """Restore the state of an optimiser over the same parameters."""
     state: dict[int, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
         index, _, key = name.partition(".")
@@ -37,7 +37,7 @@ def restore_optimizer(optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> No
 
 
 def random_states(device: torch.device) -> dict[str, Tensor]:
-    """The states of torch's random generators that computing on a device draws from."""
+    """Collect the states of torch's random generators that are used on a device."""
     states = {"cpu": torch.get_rng_state()}
     if device.type == "cuda":
         states["cuda"] = torch.cuda.get_rng_state(device)

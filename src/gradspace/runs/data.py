@@ -1,4 +1,4 @@
-"""The dataset of a run: as its recipe names it, or other data in its place."""
+"""Dataset of a run: the one that its recipe names, or other data in its place."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from gradspace.runs.system import is_pretrained
 def open_recipe(
     data: DataRecipe, progress: Progress | None = None, *, run: Path | None = None
 ) -> Dataset:
-    """Open the dataset that a recipe names; `run` is the folder of the run that was trained on it.
+    """Open the dataset that a recipe names; `run` is the folder of a run trained on it, if any.
 
-    Where it cannot be opened, the plug-in that reads it may be missing, which the run names.
+    If it cannot be opened, a plug-in may be missing; the run tells which one reads it.
     """
     try:
         return open_dataset(
@@ -38,7 +38,7 @@ def open_recipe(
 
 
 def recipe_ids(recipe: Recipe, split: Split) -> PairIds | None:
-    """What the objective of a recipe takes for positives, where that is more than own captions."""
+    """Match positives as the recipe's objective does; None if they are an image's own captions."""
     if recipe.objective.positives != "text":
         return None
     return ids_by_text(ids_by_image(split).positives(), split.captions)
@@ -47,10 +47,10 @@ def recipe_ids(recipe: Recipe, split: Split) -> PairIds | None:
 def run_data(
     run: Path, data: str | Path | None = None, features: str | Path | None = None
 ) -> DataRecipe:
-    """Find the data that a run was trained on, or take what is given in its place."""
+    """Find the data that a run was trained on, or use other data instead."""
     if data is None and is_pretrained(run):
-        found = "is a pretrained model" if run.exists() else "does not exist, or is one of the hub"
-        raise ValueError(f"{run} {found}, and no run: give the dataset as --data")
+        found = "is a pretrained model" if run.exists() else "does not exist, or is on the hub"
+        raise ValueError(f"{run} {found}, and is not a run: give the dataset as --data")
     recipe = DataRecipe(source=str(data)) if data else open_run(run).recipe().data
     return recipe.model_copy(update={"features": Path(features)}) if features else recipe
 

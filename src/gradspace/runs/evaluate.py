@@ -1,4 +1,4 @@
-"""How well models retrieve on a split: the one evaluator behind training, runs and comparisons."""
+"""Retrieval evaluation on a split: the one evaluator behind training, runs and comparisons."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from gradspace.scores.tiles import PairScores, Scores
 from gradspace.scores.two_stage import TwoStageScores
 
 TOP = 100
-"""Candidates that a model proposes to each query."""
+"""Number of candidates that a model proposes for each query."""
 ModelSource = LoadedModel | str | Path
 
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """The scores of a split, and everything that is measured of them, when it is asked for."""
+    """Scores of a split, with all measurements of them, each computed on request."""
 
     scores: Scores | TwoStageScores
     positives: Positives
@@ -43,7 +43,7 @@ class Evaluation:
 
     @cached_property
     def ranked(self) -> list[RankedFold]:
-        """The ranks of all positives, fold by fold."""
+        """Ranks of all positives, fold by fold."""
         return rank_folds(self._looked_at, self.positives, self.folds)
 
     @cached_property
@@ -52,27 +52,27 @@ class Evaluation:
 
     @cached_property
     def text_report(self) -> RetrievalReport | None:
-        """With captions of other images that say the same as positives too; None without any."""
+        """Report in which equal captions of other images are positives too; None without any."""
         if self._by_text is None:
             return None
         return report_of(rank_folds(self._looked_at, self._by_text, self.folds))
 
     @cached_property
     def _by_text(self) -> Positives | None:
-        """What belongs to an image by what captions say, where that is more than its own."""
+        """Positives of each image by text; None if they are the same as its own captions."""
         found = ids_by_text(self.positives, self.split.captions).positives()
         return found if found.valid.sum() > self.positives.valid.sum() else None
 
     @cached_property
     def _looked_at(self) -> Scores | TwoStageScores:
-        """The scores; where they are ranked twice, those of pairs are not computed twice."""
+        """Scores; of two-stage ones the candidates' pair scores are computed only once."""
         if isinstance(self.scores, PairScores) and self._by_text is not None:
             return self.scores.matrix()
         return self.scores
 
     @cached_property
     def true_report(self) -> RetrievalReport | None:
-        """With every caption that is true of an image as its positive, where the data knows."""
+        """Report in which every caption that is true of an image is its positive; else None."""
         if not isinstance(self.split.images, SceneImages):
             return None
         truth = as_positives(torch.from_numpy(true_relevance(self.split)).t())
@@ -80,14 +80,12 @@ class Evaluation:
 
     @cached_property
     def eccv(self) -> dict[str, dict[str, float]]:
-        """ECCV Caption and CxC, for COCO's test set."""
+        """ECCV Caption and CxC metrics, for COCO's test set."""
         numbers = [re.search(r"(\d+)\.\w+$", name) for name in self.split.image_names]
         if self.split.caption_ids is None or not all(numbers):
-            raise ValueError(
-                "--eccv needs COCO's numbers of captions: open Karpathy's dataset_coco.json"
-            )
+            raise ValueError("--eccv needs COCO's caption ids: open Karpathy's dataset_coco.json")
         if isinstance(self.scores, TwoStageScores):
-            raise ValueError("--eccv looks at all candidates: leave --propose and --rerank out")
+            raise ValueError("--eccv ranks all candidates: leave --propose and --rerank out")
         scores = self.scores.matrix() if isinstance(self.scores, PairScores) else self.scores
         images = [int(number[1]) for number in numbers if number]
         return eccv_caption_report(scores, images, self.split.caption_ids)
@@ -120,7 +118,7 @@ def evaluate(
     Args:
         models: runs, CLIP-like models or loaded ones; the scores of several are averaged.
         data: a dataset other than the run's own; required for pretrained models.
-        features: features of that data, or a new place of the run's features.
+        features: features of that data, or the new location of the run's features.
         folds: number of parts to average the metrics over (COCO 1K: 5).
         propose: a model that embeds; the evaluated one scores only its `top` (100) candidates.
         rerank: re-rank the model's own top N, for models that embed and score pairs.
@@ -146,10 +144,10 @@ def evaluate(
         else:
             scores = mean_scores(members, progress)
             if isinstance(scores, PairScores) and folds == 1:
-                scores = scores.matrix()  # which every report looks at
+                scores = scores.matrix()  # used by every report
         made = Evaluation(scores, members[0].positives(), chosen, folds)
         if is_first():
-            _ = made.ranked, made.text_report  # the long part, while its progress is shown
+            _ = made.ranked, made.text_report  # the slow part, while its progress is shown
         return made
 
 
@@ -159,11 +157,11 @@ def _check_stages(
     top: int | None,
     proposal_weight: float | None,
 ) -> None:
-    """A ValueError for what would be ignored."""
+    """Raise a ValueError for options that would be ignored."""
     if propose and rerank:
         raise ValueError("give --propose or --rerank, not both: the run proposes for itself")
     if top is not None and not propose:
-        raise ValueError("--top goes with --propose: give the run that proposes, or leave it out")
+        raise ValueError("--top goes with --propose: give a model that proposes, or leave it out")
     if proposal_weight is not None and not rerank:
         raise ValueError("--proposal-weight goes with --rerank: give both, or leave it out")
 
@@ -175,7 +173,7 @@ def _represent(
     features: str | Path | None,
     show: Show,
 ) -> tuple[list[Represented], Split]:
-    """The split as each model represents it, which must be the same split for all."""
+    """Represent the split by each model; it must be the same split for all."""
     splits = [run_split(model.source, split, data, features, show) for model in models]
     members = []
     for model, own in zip(models, splits, strict=True):
@@ -214,6 +212,6 @@ def _own_proposals(members: list[Represented], models: list[LoadedModel]) -> Emb
 
 
 def report_on(system: System, split: Split) -> RetrievalReport:
-    """Measure a model on a split, as training looks at it."""
+    """Measure a model on a split during training."""
     found = represent_split(system, split)
     return Evaluation(found.scores(), found.positives(), split).report

@@ -1,4 +1,4 @@
-"""Why a caption and an image belong together, as far as the model can tell: words and regions."""
+"""Explanations of a pair's score by words and regions, as far as the model can give them."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Explanation:
-    """What a score is made of: words and `rest` add up to it, and so do the regions.
+    """Parts of a score: words and `rest` add up to it, and so do the regions.
 
-    How a model shares its score out is said by the `explain` of its class.
+    The `explain` of a model's class says how it divides its score.
     """
 
     score: float
     words: list[tuple[str, float]]
-    """As they are written in the caption, in order, and what each adds; pieces of a word are added
-    up. Empty where the model cannot tell. What is beyond its longest caption is not there."""
+    """The words of the caption as written, in order, with the contribution of each; pieces of a
+    word are added up. Empty if the model cannot tell. Words beyond its limit are left out."""
     rest: float
-    """Of no word: the marks of start and end, or all of the score where there are no words."""
+    """Contribution of the marks of start and end, or the whole score if there are no words."""
     regions: Floats | None
-    """[rows, columns] of a grid; [1, regions] where they are not known to be one."""
+    """[rows, columns] of a grid; [1, regions] if they are not known to be one."""
     attention: Floats | None
     """[words, rows, columns], see `Contributions.attention`; pieces of a word are added up."""
     box: CropBox | None
-    """The part of a picture that the model reads, which a grid covers, as shares of its width and
-    height; None where the picture was not given."""
+    """The part of a picture that the model reads and a grid covers, as fractions of its width and
+    height; None if the picture was not given."""
 
     @property
     def says_something(self) -> bool:
-        """Whether there are words, or regions whose places are known, to be shown."""
+        """Whether there are words, or regions with known positions, to show."""
         return bool(self.words) or (self.regions is not None and len(self.regions) > 1)
 
 
@@ -56,11 +56,11 @@ def explain_pair(
     *,
     grid: tuple[int, int] | None = None,
 ) -> Explanation | None:
-    """Which words and which regions the score of a pair is made of; None: the model cannot tell.
+    """Divide the score of a pair into words and regions; None if the model cannot tell.
 
-    `image` is a picture, or what the model reads of one: pixels [3, height, width] or features.
-    Features do not say whether they are boxes or a grid, so that the caller does: `grid` has its
-    rows and columns. Those of `gradspace data features --grid` are the same number.
+    `image` is a picture, or the model's input for one: pixels [3, height, width] or features. Since
+    features do not say whether they are boxes or a grid, the caller does: `grid` has its rows and
+    columns. With `gradspace data features --grid`, rows and columns are equal.
     """
     images = image[None] if isinstance(image, Tensor) else read_pictures(system, [image])
     found = _contributions(system, images, caption)
@@ -90,7 +90,7 @@ def _contributions(system: System, images: Tensor, caption: str) -> Contribution
 def _of_words(
     found: Contributions, spans: Spans | None, caption: str
 ) -> tuple[list[str], Floats, Floats | None]:
-    """The words, what each adds, and its attention [words, regions], from those of the tokens."""
+    """Add up tokens to words, their contributions, and their attention [words, regions]."""
     if found.words is None or spans is None:
         return [], np.zeros(0), None
     word_of_token = spans(caption)
@@ -102,7 +102,7 @@ def _of_words(
 
 
 def _shape(images: Tensor, num_regions: int, grid: tuple[int, int] | None) -> tuple[int, int]:
-    """Rows and columns; the cells of a backbone are as many as fit the ratio of its pixels."""
+    """Return rows and columns; a backbone's cells have the aspect ratio of its pixels."""
     if grid is not None:
         if grid[0] * grid[1] != num_regions:
             raise ValueError(
@@ -126,6 +126,6 @@ def _box(system: System, image: Tensor | Image.Image) -> CropBox | None:
 
 
 def _array(values: Tensor) -> Floats:
-    """Of the one pair, in float64, so that sums of them are as exact as they are."""
+    """Convert the one pair to float64, so that sums are not rounded."""
     array: Floats = values[0].double().cpu().numpy()
     return array

@@ -1,4 +1,4 @@
-"""From a run to a folder for others, on disk or on the Hugging Face hub."""
+"""Export of a run to a folder for others, on disk or on the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ NEEDED = (
     "pretrained",
     "best.safetensors",
 )
-"""What a run is used with; the rest serves its training."""
+"""Files needed to use a run; the others serve its training."""
 
 
 def export_run(folder: Path, out: Path, licence: str | None = None) -> None:
-    """Write the best weights of a run with all that they are used with, and a model card.
+    """Write the best weights of a run with all files needed to use them, and a model card.
 
     A fine-tuned dual encoder becomes a folder that plain transformers loads.
     """
@@ -61,7 +61,7 @@ def _copy(run: Run, out: Path) -> None:
 
 
 def push_folder(folder: Path, name: str, *, private: bool = False) -> str:
-    """Upload a folder to the hub as `owner/name`; return where it is seen."""
+    """Upload a folder to the hub as `owner/name`; return the address of its page."""
     hub = HfApi()
     try:
         place = hub.create_repo(name, private=private, exist_ok=True)
@@ -69,7 +69,7 @@ def push_folder(folder: Path, name: str, *, private: bool = False) -> str:
     except (httpx.HTTPError, OSError, ValueError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise ValueError(
-            f"{typed(folder)} was written and cannot be pushed to {name} ({reason}): see to the "
-            f"network and `hf auth login`, then `hf upload {name} {typed(folder)}`"
+            f"{typed(folder)} was written but cannot be pushed to {name} ({reason}): check the "
+            f"network and `hf auth login`, then run `hf upload {name} {typed(folder)}`"
         ) from error
     return str(place)

@@ -1,4 +1,4 @@
-"""What a trained run is completed with: its results on a split, and its analysis."""
+"""Completion of a trained run: its results on a split, and its analysis."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from gradspace.scores.tiles import Scores
 from gradspace.scores.two_stage import TwoStageScores
 
 RERANKED = 128
-"""Candidates that a model which embeds and scores pairs puts in order."""
+"""Number of candidates re-ranked by a model that embeds and also scores pairs."""
 
 
 def evaluate_run(
@@ -35,7 +35,7 @@ def evaluate_run(
     folds: int = 1,
     counting: Counting | None = None,
 ) -> None:
-    """Write the results of a run and its analysis, where they are missing or counted otherwise."""
+    """Write the results and the analysis of a run, unless they exist with this counting."""
     chosen = dataset.split(split)
     saved_at = run.best.stat().st_mtime_ns if run.best.exists() else None
     system = load_system(run.folder, device)
@@ -52,15 +52,15 @@ def evaluate_run(
     if run.best.stat().st_mtime_ns != saved_at:
         run.forget_results()
         raise ValueError(
-            f"{run.folder} is in training, and found better weights while it was evaluated: try "
-            "again"
+            f"{run.folder} is still in training, and found better weights during its evaluation: "
+            "try again"
         )
 
 
 def analysis_of(
     run: Run, dataset: Dataset, system: System, counting: Counting | None = None
 ) -> RunAnalysis:
-    """What contributes at the best weights, over the whole training set."""
+    """Analyse what contributes at the best weights, over the whole training set."""
     train_split, recipe = dataset.split("train"), run.recipe()
     found = represent_split(system, train_split, store=torch.device("cpu"))
     objective = current_objective(build_objective(recipe), system.model.learned_scale())
@@ -69,7 +69,7 @@ def analysis_of(
 
 
 def _evaluation(system: System, split: Split, folds: int) -> Evaluation:
-    """A model that embeds and scores pairs re-ranks, as it is published."""
+    """Evaluate a split; a model that embeds and also scores pairs re-ranks, as published."""
     found = represent_split(system, split)
     scores: Scores | TwoStageScores = found.scores()
     if isinstance(system.model, Reranker) and isinstance(found, Embeddings):

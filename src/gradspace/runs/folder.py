@@ -1,19 +1,19 @@
-"""A run is a folder: it can be resumed, read, copied and deleted.
+"""Run folders, which can be resumed, read, copied and deleted.
 
-recipe.toml         everything resolved: `gradspace train RUN/recipe.toml` repeats the run
+recipe.toml         the resolved recipe: `gradspace train RUN/recipe.toml` repeats the run
 environment.json    versions, commit, machine, and the plug-ins it was trained with
 metrics.jsonl       one line per measurement and evaluation
-vocabulary.json     or tokenizer/: how captions become tokens
-backbone/           text-encoder/, pretrained/: configurations of pretrained parts, where there are
-last.safetensors    weights, optimiser, random states: where `--resume` goes on; of a finished run
-                    of a comparison only how far it came
+vocabulary.json     or tokenizer/: conversion of captions to tokens
+backbone/           text-encoder/, pretrained/: configurations of pretrained parts, if any
+last.safetensors    weights, optimiser, random states, from which `--resume` continues; for a
+                    finished run of a comparison only its progress
 best.safetensors    the weights with the highest rsum on dev
-offline.safetensors mined negatives that the run is trained on, where it has such
+offline.safetensors mined negatives that the run is trained on, if any
 test.parquet        ranks of every query on test, once evaluated (`gradspace compare`, `report`)
-analysis.json       what contributes to the gradient at the best weights, over the training set
+analysis.json       contributions to the gradient at the best weights, over the training set
 trackers.json       sessions of Weights & Biases and MLflow that a resumed training continues
 README.md           the model card: results, use, licences, recipe
-.lock               held by the process that trains it
+.lock               held by the process that trains the run
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ BEFORE_TRAINING = (
     "trackers.json",
     "wandb",
 )
-"""What is in the folder of a run before its first step."""
+"""Files in the folder of a run before its first step."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """The folder of a run and what lies where in it."""
+    """Folder of a run, and the paths of its files."""
 
     folder: Path
 
@@ -84,7 +84,7 @@ class Run:
 
     @property
     def failure(self) -> Path:
-        """Why training came to no end, where it would not the next time either."""
+        """File with the reason why training was refused and would be again."""
         return self.folder / "failed.txt"
 
     @property
@@ -96,14 +96,14 @@ class Run:
 
     @property
     def has_begun(self) -> bool:
-        """Is there more of its training than a look at the weights it starts from?"""
+        """Whether training went further than measuring its initial weights."""
         return self.last.exists() or any(line["kind"] != "start" for line in self.metrics())
 
     def recipe(self) -> Recipe:
         return load_recipe(self.recipe_file)
 
     def metrics(self) -> Iterator[dict[str, Any]]:
-        """Every line of metrics.jsonl; none before the first measurement."""
+        """Yield every line of metrics.jsonl; none before the first measurement."""
         return _complete_lines(self.metrics_file)
 
     def log(self, **values: Any) -> None:
@@ -112,12 +112,12 @@ class Run:
             file.write(json.dumps(values) + "\n")
 
     def forget_results(self) -> None:
-        """Drop what was measured of weights that are the best no more."""
+        """Delete what was measured with weights that are no longer the best."""
         for path in (*self.folder.glob("*.parquet"), self.analysis):
             path.unlink(missing_ok=True)
 
     def forget_after(self, step: int, epochs_done: int) -> None:
-        """Drop what was measured after the checkpoint that training goes on from."""
+        """Delete what was measured after the checkpoint from which training resumes."""
         if self.metrics_file.exists():
             lines = _complete_lines(self.metrics_file)
             kept = [
@@ -130,26 +130,26 @@ class Run:
 
 
 def results_name(split: str, folds: int = 1) -> str:
-    """`test`, or `test-5-folds`."""
+    """Name results `test`, or `test-5-folds`."""
     return split if folds == 1 else f"{split}-{folds}-folds"
 
 
 def check_free(folder: Path) -> None:
-    """A ValueError where a new run has no place: at another run, or at anything else.
+    """Raise a ValueError if a new run would overwrite another run, or anything else.
 
-    One whose training was refused, for its data or its options, can be started anew.
+    A run whose training was refused, for its data or its options, can be replaced.
     """
     if Run(folder).has_begun:
         raise ValueError(
-            f"{typed(folder)} holds a run already: go on with --resume {typed(folder)}, delete "
-            "it, or choose another --out"
+            f"{typed(folder)} contains a run already: resume it with --resume {typed(folder)}, "
+            "delete it, or choose another --out"
         )
     refused = (folder / "environment.json").is_file()
     check_out_folder(folder, "a run", BEFORE_TRAINING if refused else ())
 
 
 def create_run(folder: Path, recipe: Recipe) -> Run:
-    """A new folder with the recipe and the environment; what is there is not overwritten."""
+    """Create a folder with the recipe and the environment; nothing in it is overwritten."""
     check_free(folder)
     run = Run(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -163,7 +163,7 @@ def create_run(folder: Path, recipe: Recipe) -> Run:
 
 @contextmanager
 def started_run(folder: Path, recipe: Recipe) -> Iterator[Run]:
-    """Make a new run, and take its folder away again where its training does not begin."""
+    """Create a run, and remove its folder again if its training fails to start."""
     places = (folder, *folder.absolute().parents)
     made = [place for place in places if not place.exists()]
     check_free(folder)
@@ -178,9 +178,9 @@ def started_run(folder: Path, recipe: Recipe) -> Iterator[Run]:
 
 
 def _take_away(folder: Path, made: Sequence[Path]) -> None:
-    """Delete what a run has before its first step, and the folders that were made for it.
+    """Delete the files a run has before its first step, and the folders made for it.
 
-    What else is in them stays, and so do they then.
+    Other files in these folders are kept, and then so are the folders.
     """
     for path in list(folder.iterdir()):
         if path.name.startswith((".lock", *BEFORE_TRAINING)):
@@ -209,7 +209,7 @@ def weights_digest(path: Path) -> str:
 
 
 def environment() -> dict[str, Any]:
-    """What a run ran on."""
+    """Describe the versions and the machine of a run."""
     packages = ("gradspace", "torch", "transformers", "numpy", "pillow")
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     return {
@@ -224,7 +224,7 @@ def environment() -> dict[str, Any]:
 
 
 def _commit() -> str | None:
-    """The commit of the gradspace checkout, where it runs from one."""
+    """Return the commit of the gradspace checkout, if it runs from one."""
     here = Path(__file__).parent
     try:
         done = subprocess.run(
@@ -239,7 +239,7 @@ def _commit() -> str | None:
 
 
 def _complete_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """All lines but a last one that a killed process did not finish."""
+    """Yield all lines except a last one that a killed process did not finish."""
     if not path.exists():
         return
     for line in path.read_text(encoding="utf-8").splitlines():

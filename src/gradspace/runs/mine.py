@@ -1,4 +1,4 @@
-"""Hardest negatives of a run over a whole split, into a file: `gs.mine`."""
+"""Hardest negatives of a run over a whole split, written to a file: `gs.mine`."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from gradspace.runs.system import System, load_system
 from gradspace.scores.represented import Embeddings, Parts, Represented, load_embeddings
 
 PROPOSALS = 2
-"""Times as many as are listed, that a run proposes."""
+"""Number of proposals per listed entry."""
 
 
 @dataclass(frozen=True, eq=False)
 class MinedFile:
-    """Lists of hardest negatives, where they were written, and what they are of."""
+    """Lists of hardest negatives, the path of their file, and their origin."""
 
     path: Path
     lists: MinedLists
     split: Split | None
-    """None where they were mined from embeddings without their dataset."""
+    """The split; None if they were mined from embeddings without their dataset."""
 
 
 def mine(
@@ -57,18 +57,18 @@ def mine(
 ) -> MinedFile:
     """Find the hardest negatives of every image and caption, and write them to a file.
 
-    Interrupted, it goes on where it stopped when it is called again.
+    If it is interrupted, the next call resumes where it stopped.
 
     Args:
         source: the folder of a run, or a file of `gradspace embed`.
-        data: another dataset than the one the run was trained on.
+        data: a dataset other than the one the run was trained on.
         split: the split to mine, train by default.
         top_texts: captions in the list of an image.
         top_images: images in the list of a caption.
         out: file of the lists; lists.safetensors in the run by default.
         approximate: use an index of faiss, for huge collections.
-        propose: a run that embeds: the mined one, which scores pairs, orders what it finds.
-        proposals: times as many as are listed, by `propose`; twice as many by default.
+        propose: a run that embeds; the mined one, which scores pairs, orders its proposals.
+        proposals: number of proposals per listed entry; 2 by default.
     """
     place = Path(source)
     _check_stages(propose, proposals, approximate)
@@ -97,13 +97,13 @@ def _place_for_lists(source: Path, out: str | Path | None) -> Path:
 
 
 def _check_stages(propose: str | Path | None, proposals: int | None, approximate: bool) -> None:
-    """A ValueError for what would be ignored."""
+    """Raise a ValueError for options that would be ignored."""
     if propose is None and proposals is not None:
         raise ValueError(
             "--proposals goes with --propose: give the run that proposes, or leave it out"
         )
     if propose is not None and approximate:
-        raise ValueError("give --propose or --approximate, not both: each finds in its own way")
+        raise ValueError("give --propose or --approximate, not both: they are different searches")
 
 
 def _checked(
@@ -124,12 +124,12 @@ def _represent(
     device: str | None,
     show: Show,
 ) -> tuple[Represented, Split | None, dict[str, str]]:
-    """A split as a run represents it, the split, and where the two come from."""
+    """Represent a split by a run; also return the split, and the origin of both."""
     if not source.is_dir():
         check_is_file(source, "the folder of a run, or a file of `gradspace embed`")
         if data is not None or features is not None or split is not None:
             raise ValueError(
-                f"{source} is a file of embeddings, which are mined as they are: leave --data, "
+                f"{source} is a file of embeddings, which are mined unchanged: leave --data, "
                 "--features and --split out"
             )
         return load_embeddings(source), None, {"embeddings": source.name}
@@ -152,7 +152,7 @@ def _approximately(
     path: Path, found: Represented, lengths: dict[str, Any], about: dict[str, str], show: Show
 ) -> MinedLists:
     if not isinstance(found, Embeddings):
-        raise ValueError("--approximate is for runs that embed: use --propose with one of them")
+        raise ValueError("--approximate is for runs that embed: use --propose with such a run")
     with show("mining"):
         lists = mine_with_faiss(found, **lengths, source=about)
     if is_first():

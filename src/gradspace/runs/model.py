@@ -19,7 +19,7 @@ from gradspace.runs.represent import BATCH, PICTURES
 from gradspace.runs.system import System, load_system
 
 PictureLike = str | Path | Image.Image
-"""A file, or what Pillow made of one."""
+"""A file, or a picture opened by Pillow."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,15 +31,15 @@ class LoadedModel:
     """The folder of the run, or the folder or hub name of the pretrained model."""
 
     def embed_images(self, images: Sequence[PictureLike] | Tensor) -> Tensor:
-        """Unit vectors [images, width] of pictures.
+        """Embed pictures as unit vectors [images, width].
 
-        A tensor is taken for what the model itself reads: features, for a run on features.
+        A tensor is taken as the model's own input: features, for a run on features.
         """
         parts = [self._embed(images[i : i + PICTURES]) for i in range(0, len(images), PICTURES)]
         return torch.cat(parts) if parts else torch.zeros(0, self.system.model.width)
 
     def embed_texts(self, texts: Sequence[str]) -> Tensor:
-        """Unit vectors [texts, width] of sentences."""
+        """Embed sentences as unit vectors [texts, width]."""
         parts = [
             embed_captions(self.system, texts[start : start + BATCH])
             for start in range(0, len(texts), BATCH)
@@ -47,11 +47,11 @@ class LoadedModel:
         return torch.cat(parts) if parts else torch.zeros(0, self.system.model.width)
 
     def embed_passages(self, passages: Sequence[str]) -> Tensor:
-        """Unit vectors [passages, width], by a model that reads passages in the place of images."""
+        """Embed passages as unit vectors [passages, width], by a model that reads passages."""
         return embed_passages(self.system, passages)
 
     def score(self, images: Sequence[PictureLike] | Tensor, texts: Sequence[str]) -> Tensor:
-        """[images, texts]: how well each picture and each sentence belong together."""
+        """Score how well each picture and each sentence belong together, [images, texts]."""
         model = self.system.model
         if not isinstance(model, PairScorer):
             return self.embed_images(images) @ self.embed_texts(texts).t()
@@ -65,9 +65,9 @@ class LoadedModel:
     def explain(
         self, image: PictureLike | Tensor, text: str, *, grid: tuple[int, int] | None = None
     ) -> Explanation | None:
-        """Show which words and regions a score is made of; None where the model cannot tell.
+        """Show which words and regions contribute to a score; None if the model cannot tell.
 
-        `grid` has the rows and columns of features that lie on a grid.
+        `grid` gives the rows and columns of features that lie on a grid.
         """
         shown = image if isinstance(image, Tensor) else _open(image)
         return explain_pair(self.system, shown, text, grid=grid)

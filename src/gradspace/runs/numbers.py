@@ -1,4 +1,4 @@
-"""The numbers of a run by name: `i2t R@1`, `t2i median rank`, `rsum`, `i2t C^q`, `cross rank 1`."""
+"""Metrics of a run by name: `i2t R@1`, `t2i median rank`, `rsum`, `i2t C^q`, `cross rank 1`."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ ARROWS = {"i2t": "image → text", "t2i": "text → image"}
 KS = (1, 5, 10)
 RECALLS = tuple(f"{way} R@{k}" for way in DIRECTIONS for k in KS)
 BY_TEXT = tuple(f"{name} by text" for name in (*RECALLS, "rsum"))
-"""Captions of other images count as right where they say the same word for word."""
+"""Metrics in which captions of other images count as right if they are equal word for word."""
 SYMBOLS = {count.metadata["symbol"]: count.name for count in fields(Cocos)}
 COCOS = tuple(f"{way} {symbol}" for way in DIRECTIONS for symbol in SYMBOLS)
 COCOS_SPREAD = "COCOS: mean ± standard deviation over batches, averaged over seeds"
-"""What ± is in every table of them."""
+"""Meaning of ± in every table of COCOS."""
 SECONDS = "seconds per batch"
 CROSS = "cross rank"
-"""Behind it an interval of ranks: the share of pairs in it, in percent."""
+"""Prefix of an interval of ranks: the percentage of pairs whose cross rank is in it."""
 
 
 def check_metric(name: str) -> None:
-    """A ValueError for a name that no metric has."""
+    """Raise a ValueError unless a metric of this name exists."""
     others = [f"{way} {name}" for way in DIRECTIONS for name in ("average", *METRICS)]
     known = (*RECALLS, *others, "rsum", *BY_TEXT, *COCOS, SECONDS, CROSS)
     if name not in known and not name.startswith(f"{CROSS} "):
@@ -34,7 +34,7 @@ def check_metric(name: str) -> None:
 
 
 def retrieval_metrics(report: RetrievalReport) -> dict[str, float]:
-    """Every number of a report under its name."""
+    """Name every number of a report."""
     found: dict[str, float] = {}
     for way, direction in DIRECTIONS.items():
         values: DirectionReport = getattr(report, direction)
@@ -47,13 +47,13 @@ def retrieval_metrics(report: RetrievalReport) -> dict[str, float]:
 
 
 def metrics_by_text(report: RetrievalReport) -> dict[str, float]:
-    """Recalls and rsum of a report that counts equal texts as right, under their names."""
+    """Name recalls and rsum of a report that counts equal texts as right."""
     plain = retrieval_metrics(report)
     return {name: plain[name.removesuffix(" by text")] for name in BY_TEXT}
 
 
 def decimals(metric: str) -> int:
-    """How many digits of a metric tables show."""
+    """Return the number of decimals of a metric in tables."""
     name = metric.partition(" ")[2]
     if name in METRICS:
         return METRICS[name].decimals
@@ -62,13 +62,13 @@ def decimals(metric: str) -> int:
 
 
 def is_share(metric: str) -> bool:
-    """Is it measured in [0, 1], and shown in percent as recalls are?"""
+    """Whether a metric is measured in [0, 1], and shown in percent like recalls."""
     name = metric.partition(" ")[2]
     return name in METRICS and METRICS[name].share
 
 
 def cocos_metrics(counts: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """direction -> count -> value, as `i2t C^q` -> value."""
+    """Convert direction -> count -> value to `i2t C^q` -> value."""
     return {
         f"{way} {symbol}": counts[direction][name]
         for way, direction in DIRECTIONS.items()

@@ -1,4 +1,4 @@
-"""Recipes: what a run trains, on what and how, as TOML checked key by key.
+"""Recipes: what a run trains, on which data and how, as TOML that is checked key by key.
 
     [data]
     source = "scenes"
@@ -9,8 +9,8 @@
     [training]
     epochs = 10
 
-Whatever is left out has the published value for the model. `[model]` and `[objective]` also take
-the parameters of the model and the objective they name, `[data]` the options of the dataset.
+Omitted keys have the value published for the model. `[model]` and `[objective]` also take the
+parameters of the model and the objective they name, `[data]` the options of the dataset.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from gradspace.runs.toml_files import apply_override, read_toml
 
 
 class Recipe(RecipeTable):
-    """Everything that defines a run, but for the machine."""
+    """Everything that defines a run, except the machine."""
 
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     init: Path | None = None
-    """A run whose best weights training starts from."""
+    """A run from whose best weights training starts."""
     data: DataRecipe = DataRecipe()
     model: ModelRecipe = ModelRecipe()
     objective: ObjectiveRecipe = ObjectiveRecipe()
@@ -66,7 +66,7 @@ class Recipe(RecipeTable):
         self._check_schedule()
         self._check_towers()
         if self.offline and self.training.captions_per_image != 1:
-            raise ValueError("offline negatives are mined for pairs: captions_per_image must be 1")
+            raise ValueError("offline negatives are mined for pairs: set captions_per_image to 1")
         if self.objective.memory and issubclass(model_info(self.model.name).build, PairScorer):
             raise ValueError(
                 f"objective.memory keeps embeddings, and {self.model.name} has none: it scores "
@@ -74,8 +74,8 @@ class Recipe(RecipeTable):
             )
         if self.objective.positives == "text" and _matches_by_image(self.model.name):
             raise ValueError(
-                f'objective.positives = "text" is not for {self.model.name}, whose matching takes '
-                'captions of other images for negatives whatever they say: leave it at "ids"'
+                f'objective.positives = "text" is not for {self.model.name}, whose matching draws '
+                'captions of other images as negatives, whatever they say: leave it at "ids"'
             )
         if build_objective(self).uses_offline and not self.offline:
             raise ValueError(
@@ -91,8 +91,8 @@ class Recipe(RecipeTable):
         decays = training.decay_epochs or (finetune and finetune.decay_epochs)
         if training.schedule != "steps" and decays:
             raise ValueError(
-                f'decay_epochs are for training.schedule = "steps": {training.schedule} falls '
-                "by itself"
+                f'decay_epochs are for training.schedule = "steps": {training.schedule} decays by '
+                "itself"
             )
 
     def _check_towers(self) -> None:
@@ -148,27 +148,27 @@ class Recipe(RecipeTable):
         self._check_temperature()
 
     def _check_temperature(self) -> None:
-        """A learned one takes the place of the objective's."""
+        """Check that a learned temperature replaces one of the objective's."""
         if not self.model.parameters.get("learn_temperature"):
             return
         constants = {"nt-xent": {"temperature"}, "siglip": {"scale", "bias"}}
         if self.objective.name not in constants:
             raise ValueError(
                 f"model.learn_temperature is for {' and '.join(constants)}: "
-                f"{self.objective.name} has no temperature that could be learned"
+                f"{self.objective.name} has no temperature to learn"
             )
         for key in constants[self.objective.name] & self.objective.parameters.keys():
-            raise ValueError(f"model.learn_temperature takes the place of objective.{key}")
+            raise ValueError(f"model.learn_temperature replaces objective.{key}: leave it out")
 
 
 def _matches_by_image(model: str) -> bool:
-    """Does the model train what re-ranks with negatives that it draws for itself?"""
+    """Whether the model trains its re-ranking with negatives that it draws by itself."""
     kind = model_info(model).build
     return issubclass(kind, Reranker) and not issubclass(kind, PairScorer)
 
 
 def build_objective(recipe: Recipe, *, warm_up: bool = False) -> Objective:
-    """The objective of the recipe, or the one of its first epoch."""
+    """Build the objective of the recipe, or that of its first epoch."""
     if warm_up and recipe.objective.warm_up:
         return objective(recipe.objective.warm_up)
     return objective(recipe.objective.name, **recipe.objective.parameters)
@@ -188,7 +188,7 @@ def load_recipe(path: Path | None = None, overrides: Sequence[str] = ()) -> Reci
 
 
 def make_recipe(raw: Mapping[str, Any], name: str = "recipe") -> Recipe:
-    """A checked recipe from nested dictionaries."""
+    """Check a recipe given as nested dictionaries."""
     try:
         return Recipe.model_validate(_with_published(raw))
     except pydantic.ValidationError as error:
@@ -199,10 +199,10 @@ def make_recipe(raw: Mapping[str, Any], name: str = "recipe") -> Recipe:
 
 
 def _with_published(raw: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Fill in how the model was published to be trained, where the recipe does not say."""
+    """Fill in the published training of the model, where the recipe does not say otherwise."""
     tables = [raw.get(name, {}) for name in ("model", "training", "objective")]
     if not all(isinstance(table, Mapping) for table in tables):
-        return raw  # which will be refused
+        return raw  # which will be rejected
     model, training, chosen = tables
     info = model_info(model.get("name", ModelRecipe().name))
     published = dict(info.training)
@@ -225,7 +225,7 @@ def _reads_grids_or_sentences(model: Mapping[str, Any], data: Mapping[str, Any])
 
 
 def recipe_toml(recipe: Recipe) -> str:
-    """The recipe as TOML, everything resolved."""
+    """Write the resolved recipe as TOML."""
     tables = recipe.model_dump(mode="json", exclude_none=True)
     if recipe.training.clip is None:
         tables["training"]["clip"] = NONE
@@ -235,7 +235,7 @@ def recipe_toml(recipe: Recipe) -> str:
 
 
 def _explain(problem: Mapping[str, Any]) -> str:
-    """One problem that pydantic found, in words."""
+    """Describe a problem that pydantic found."""
     *tables, key = (str(part) for part in problem["loc"]) if problem["loc"] else ("",)
     where = ".".join([*tables, key])
     if problem["type"] == "extra_forbidden":
@@ -246,7 +246,7 @@ def _explain(problem: Mapping[str, Any]) -> str:
 
 
 def _table(path: Sequence[str]) -> type[BaseModel]:
-    """The table that a key is in; only these refuse unknown keys."""
+    """Find the table of a key; only these reject unknown keys."""
     closed: dict[str, type[BaseModel]] = {
         "finetune": FinetuneRecipe,
         "offline": OfflineRecipe,

@@ -1,4 +1,4 @@
-"""From a split to what is scored of it: embeddings, or the parts that a model scores in pairs."""
+"""Representation of a split for scoring: embeddings, or the parts of a model that scores pairs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gradspace.scores.two_stage import TwoStageScores
 
 BATCH = 256
 PICTURES = 32
-"""Of a batch, where a network makes maps of them, which take much memory; divides BATCH."""
+"""Number of pictures in a batch for networks with large feature maps; divides BATCH."""
 
 
 def represent_split(
@@ -31,9 +31,9 @@ def represent_split(
     *,
     store: torch.device | None = None,
 ) -> Represented:
-    """Every image and every caption of a split, in order, by a model of either kind.
+    """Represent every image and every caption of a split, in order, by a model of either kind.
 
-    `store` is where parts are kept: of a large split, in the memory of the machine.
+    `store` is the device that keeps parts; for a large split, main memory.
     """
     if isinstance(system.model, PairScorer):
         return _parts_of_split(system, system.model, split, progress, store or system.device)
@@ -42,9 +42,9 @@ def represent_split(
 
 @torch.inference_mode()
 def embed_split(system: System, split: Split, progress: Progress | None = None) -> Embeddings:
-    """Every image and every caption of a split, in order.
+    """Embed every image and every caption of a split, in order.
 
-    Of several processes each embeds a share, and all get all.
+    Several processes embed a share each, and all return all embeddings.
     """
     mine = rank(), world_size()
     first, last = share(len(split.image_names), *mine)
@@ -78,7 +78,7 @@ def embed_split(system: System, split: Split, progress: Progress | None = None) 
 def images_to_embed(
     system: System, split: Split, start: int = 0, stop: int | None = None
 ) -> Loader[Tensor]:
-    """What the model reads of images start .. stop - 1 of a split, in order."""
+    """Load the model's input for images start .. stop - 1 of a split, in order."""
     return image_batches(
         split,
         batch_size=images_at_once(system),
@@ -94,9 +94,9 @@ def images_at_once(system: System) -> int:
 
 
 def share(num_items: int, number: int, count: int) -> tuple[int, int]:
-    """First and last (not included) of the items that are share `number` of `count`: whole batches.
+    """Return start and end of share `number` of `count`, in whole batches.
 
-    Every batch is then the same for any number of shares, and so is every rounding.
+    Thus all batches are the same for any number of shares, and so is the rounding.
     """
     num_batches = -(-num_items // BATCH)
     first, last = (num_batches * each // count for each in (number, number + 1))
@@ -113,15 +113,15 @@ def rerank_split(
     proposal_weight: float | None = None,
     store: torch.device | None = None,
 ) -> TwoStageScores:
-    """The `top` candidates of every query by the embeddings of a split, in the order of a model.
+    """Re-rank the `top` candidates of every query by embeddings with the pair scores of a model.
 
-    `proposal_weight` is what the embeddings' scores count beside the model's own, by default what
-    the model says: 0 goes by the scores of pairs alone.
+    `proposal_weight` is the weight of the embeddings' scores relative to the pair scores, by
+    default the model's own; 0 uses pair scores alone.
     """
     if not isinstance(system.model, Reranker):
         raise ValueError(
-            f"{system.model.name} embeds and scores no pairs: re-ranking needs a model that does "
-            "both, such as fusion"
+            f"{system.model.name} embeds and does not score pairs: re-ranking needs a model that "
+            "does both, such as fusion"
         )
     parts = _parts_of_split(system, system.model, split, None, store or system.device)
     weight = system.model.proposal_weight if proposal_weight is None else proposal_weight

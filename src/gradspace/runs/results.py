@@ -1,7 +1,7 @@
-"""How a run retrieves, query by query: test.parquet in its folder.
+"""Results of a run, query by query: test.parquet in its folder.
 
-It has the rank of the best positive of every query, both ways; the metrics that follow, and what
-they were measured on, are in the file's metadata.
+It has the rank of the best positive of every query, both ways; the metrics computed from them, and
+the data they were measured on, are in the file's metadata.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from gradspace.runs.numbers import DIRECTIONS, KS, RECALLS, metrics_by_text, ret
 from gradspace.wording import counted
 
 VERSION = 1
-"""Of both files; another number is refused."""
+"""Version of the files of results; other versions are rejected."""
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
@@ -35,13 +35,13 @@ Indices = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class RunResults:
-    """What a run's test.parquet says."""
+    """Contents of a run's test.parquet."""
 
     split: str
     dataset: str
-    """Its name, as the dataset calls itself."""
+    """Name of the dataset, as it calls itself."""
     digest: str
-    """Of the images and captions that were ranked."""
+    """Digest of the images and captions that were ranked."""
     folds: int
     metrics: Mapping[str, float]
     ranks: Mapping[str, Floats]
@@ -50,9 +50,9 @@ class RunResults:
     """i2t, t2i -> the image that a query is, or was written for."""
 
     def per_image(self, metric: str) -> Floats:
-        """[images]: what every image adds to a recall or to rsum; the mean is the metric.
+        """Contribution [images] of every image to a recall or to rsum; the mean is the metric.
 
-        A caption counts for its image, because captions of one image are not independent.
+        A caption counts towards its image, as captions of one image are not independent.
         """
         if metric == "rsum":
             total: Floats = np.sum([self.per_image(recall) for recall in RECALLS], axis=0)
@@ -67,12 +67,12 @@ class RunResults:
 
     @cached_property
     def same_data(self) -> tuple[str, int, str]:
-        """Equal for results that may be compared."""
+        """Key that is equal for results that may be compared."""
         return self.split, self.folds, self.digest
 
 
 def results_of(evaluation: Evaluation, dataset: str) -> RunResults:
-    """Keep the ranks of an evaluation on a split of `dataset`, and the metrics that follow."""
+    """Make results from an evaluation on a split of `dataset`."""
     split, ranked, folds = evaluation.split, evaluation.ranked, evaluation.folds
     image_of_caption = np.asarray(split.image_of_caption)
     return RunResults(
@@ -90,7 +90,7 @@ def results_of(evaluation: Evaluation, dataset: str) -> RunResults:
 
 
 def check_comparable(results: Iterable[tuple[str, RunResults]]) -> None:
-    """A ValueError where two runs were not judged on the same data in the same way."""
+    """Raise a ValueError if two runs were evaluated on different data or in different ways."""
     (first_name, first), *others = results
     for name, other in others:
         if other.same_data != first.same_data:
@@ -152,14 +152,14 @@ def write_parquet(path: Path, table: Any, record: Mapping[str, Any]) -> None:
 
 
 def read_parquet(path: Path, columns: Sequence[str]) -> tuple[Any, dict[str, Any]]:
-    """The table and its record; refused where it is not one of ours."""
+    """Read a table and its record; a ValueError if it is not one of ours."""
     check_is_file(path, "a file of results")
     try:
         table = pyarrow.parquet.read_table(path)
     except (pyarrow.ArrowException, OSError) as error:
         raise ValueError(
-            f"{path} is not a complete Parquet file: delete it, and it is made anew from the runs "
-            f"({error})"
+            f"{path} is not a complete Parquet file: delete it, and it will be made again from the "
+            f"runs ({error})"
         ) from error
     told = (table.schema.metadata or {}).get(b"gradspace")
     record = json.loads(told) if told else {}
@@ -168,6 +168,6 @@ def read_parquet(path: Path, columns: Sequence[str]) -> tuple[Any, dict[str, Any
         found = f"version {version}" if version is not None else "another program"
         raise ValueError(
             f"{path} is a file of {found}, and this gradspace reads version {VERSION} of its "
-            "results: delete it, and it is made anew from the runs"
+            "results: delete it, and it will be made again from the runs"
         )
     return table, record

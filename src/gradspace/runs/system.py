@@ -1,4 +1,4 @@
-"""A model with everything that turns files into its inputs: what a run trains and a user loads."""
+"""A model with everything that turns files into its inputs; runs train it, and users load it."""
 
 from __future__ import annotations
 
@@ -37,32 +37,32 @@ from gradspace.tensor_files import load_tensors
 from gradspace.wording import counted
 
 Words = Vocabulary | Tokenizer
-"""What knows the tokens of captions."""
+"""Converters of captions to tokens."""
 
 
 @dataclass(frozen=True)
 class System:
-    """A model, how captions become its tokens, and how pictures become its pixels."""
+    """A model, with the conversion of captions to tokens, and of images to its input."""
 
     model: RetrievalModel
     encode: Encode
     device: torch.device
     feature_shape: tuple[int, ...] | None = None
-    """Of one image's features; None where the model reads pixels or passages."""
+    """Shape of one image's features; None if the model reads pixels or passages."""
     feature_regions: RegionKind = "detector"
-    """What their regions are."""
+    """Kind of their regions."""
     reading: Reading = FEATURES
-    """How the images of a split become what the model reads, in evaluation."""
+    """Conversion of the images of a split to the model's input, in evaluation."""
     training_reading: Reading = FEATURES
-    """The same in training, where pictures may be cropped at random."""
+    """Conversion in training, where pictures may be cropped at random."""
     spans: Spans | None = None
-    """Where in a caption its tokens are from, if that is known."""
+    """Function that locates tokens in a caption, if this is known."""
     unknown_words: Callable[[str], list[str]] = lambda caption: []
-    """Words of a caption that the model has never seen."""
+    """Function that lists the words of a caption that the model has never seen."""
     num_workers: int = 0
-    """Processes that decode pictures, where a whole split is embedded."""
+    """Number of processes that decode pictures when a whole split is embedded."""
     note: str = ""
-    """What a person is told of its start."""
+    """Sentence shown to users about its initial weights."""
 
     def autocast(self, precision: str) -> AbstractContextManager[Any]:
         if precision == "float32":
@@ -77,7 +77,7 @@ def prepare_system(
     device: torch.device,
     progress: Progress | None = None,
 ) -> System:
-    """A new system, or the one that the checkpoint of a stopped run will be loaded into."""
+    """Make a new system, or the one into which the checkpoint of a stopped run will be loaded."""
     if not run.last.exists():
         return new_system(recipe, dataset, run, device, progress)
     _, record = load_tensors(run.last)
@@ -91,9 +91,9 @@ def new_system(
     device: torch.device,
     progress: Progress | None = None,
 ) -> System:
-    """Build what the recipe describes, and write into the run what is needed to load it again.
+    """Build what the recipe describes, and write to the run what is needed to load it again.
 
-    `progress` is told how far the captions of a stream are read, where they make a vocabulary.
+    `progress` is called while the captions of a stream are read to make a vocabulary.
     """
     train = dataset.stream or dataset.split("train")
     image_input = _image_input(recipe, train)
@@ -112,9 +112,9 @@ def new_system(
 
 
 def _start_from(folder: Path, system: System) -> None:
-    """Take over the best weights of another run, of the same model on the same captions.
+    """Load the best weights of another run, of the same model on the same captions.
 
-    A backbone keeps its own where that run had its features instead.
+    A backbone keeps its own weights if that run had its features instead.
     """
     first = open_run(folder)
     tensors, _ = load_tensors(first.best)
@@ -134,7 +134,7 @@ def _start_from(folder: Path, system: System) -> None:
 
 
 def _with_word_vectors(system: System, words: Vocabulary, path: Path) -> System:
-    """Start the word embeddings from a file, and say how many words it has."""
+    """Initialise the word embeddings from a file, and note how many words it has."""
     encoders = [part for part in system.model.modules() if isinstance(part, GRUEncoder)]
     if not encoders:
         raise ValueError(f"model.word_vectors: {system.model.name} has no word embeddings")
@@ -148,7 +148,7 @@ def _with_word_vectors(system: System, words: Vocabulary, path: Path) -> System:
 
 
 def load_system(folder: Path, device: torch.device | None = None) -> System:
-    """The best weights of a run, or a pretrained model as it is, ready to embed."""
+    """Load the best weights of a run, or a pretrained model, ready to embed."""
     if is_pretrained(folder):
         return pretrained_system(folder, device or choose_device())
     run = open_run(folder)
@@ -160,15 +160,15 @@ def load_system(folder: Path, device: torch.device | None = None) -> System:
         system.model.load_state_dict(without_prefix("model", tensors))
     except RuntimeError as error:
         reason = str(error).splitlines()[-1].strip()
-        raise ValueError(f"{run.best} is not of this run's recipe ({reason})") from error
+        raise ValueError(f"{run.best} does not fit this run's recipe ({reason})") from error
     system.model.eval()
     return system
 
 
 def is_pretrained(place: Path) -> bool:
-    """Whether this is no run but a model of transformers: a folder, or `owner/name` on the hub.
+    """Whether a name is a transformers model, not a run: a folder, or `owner/name` on the hub.
 
-    A name in a folder that exists is taken for a run with a mistake in it.
+    A name inside an existing folder is taken for a misspelt run.
     """
     if place.exists():
         return (place / "config.json").is_file() and not (place / "recipe.toml").exists()
@@ -176,7 +176,7 @@ def is_pretrained(place: Path) -> bool:
 
 
 def pretrained_system(place: Path, device: torch.device) -> System:
-    """CLIP, SigLIP, BLIP ... from a folder, or the hub, without any training."""
+    """Load CLIP, SigLIP, BLIP ... from a folder or the hub, without any training."""
     if is_blip(place):
         words, reading = Tokenizer(place), PictureReading(ImageProcessor(place))
         model = Blip(place).to(device).eval()
@@ -191,7 +191,7 @@ def pretrained_system(place: Path, device: torch.device) -> System:
 
 
 def empty_system(run: Run, record: Mapping[str, Any], device: torch.device) -> System:
-    """The system of a run, with the weights of the checkpoint of this record still to be loaded."""
+    """Build the system of a run; the weights of the checkpoint of this record are not loaded."""
     recipe, feature_shape = run.recipe(), record["feature_shape"]
     if recipe.model.pretrained:
         place = run.folder / "pretrained"
@@ -206,7 +206,7 @@ def empty_system(run: Run, record: Mapping[str, Any], device: torch.device) -> S
     elif feature_shape is None:
         image_input = ImageInput(backbone=run.folder / "backbone", pretrained=False)
     else:
-        regions = record.get("feature_regions", "detector")  # earlier runs took all for these
+        regions = record.get("feature_regions", "detector")  # which earlier runs did not record
         image_input = ImageInput(shape=tuple(feature_shape), regions=regions)
     words: Words
     if recipe.model.text_encoder:
@@ -262,7 +262,7 @@ def _new_text_side(
 def _vocabulary(
     recipe: Recipe, train: Split | ShardStream, progress: Progress | None
 ) -> Vocabulary:
-    """The words of the training captions, or those that the weights of `init` were trained with."""
+    """Make the vocabulary of the training captions, or reuse that of the weights of `init`."""
     if recipe.init is not None:
         known = open_run(recipe.init).folder / "vocabulary.json"
         if known.is_file():

@@ -1,4 +1,4 @@
-"""TOML files of recipes as nested tables, and changes to single keys of them."""
+"""TOML files of recipes as nested tables, and changes to single keys."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ def read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not a TOML file: {error}") from None
+        raise ValueError(f"{path} is not a valid TOML file: {error}") from None
 
 
 def apply_override(raw: dict[str, Any], override: str) -> None:
-    """Apply `training.epochs=5`; the value is read as TOML where it can be, else as text."""
+    """Apply an override such as `training.epochs=5`; values that are not TOML are text."""
     keys, equals, text = override.partition("=")
     if not equals:
         raise ValueError(f"--set takes table.key=value, got {override!r}")
@@ -33,7 +33,7 @@ def apply_override(raw: dict[str, Any], override: str) -> None:
 
 
 def set_key(raw: dict[str, Any], path: str, value: Any) -> None:
-    """Set `training.epochs` in nested tables."""
+    """Set a key such as `training.epochs` in nested tables."""
     *tables, key = path.split(".")
     for table in tables:
         raw = raw.setdefault(table, {})

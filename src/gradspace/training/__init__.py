@@ -1,4 +1,4 @@
-"""Training: the loop, its schedule, and the checks that stop a run that has gone wrong."""
+"""Training: the loop, its schedule, and the checks that stop a run that has failed."""
 
 from gradspace.training.loop import train_run
 

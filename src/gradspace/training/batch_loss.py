@@ -1,4 +1,4 @@
-"""From a batch to its loss, and to what contributes to the gradient, for either kind of model."""
+"""Loss of a batch, and the contributions to its gradient, for either kind of model."""
 
 from __future__ import annotations
 
@@ -28,28 +28,28 @@ from gradspace.training.tracking import (
 
 @dataclass(frozen=True)
 class BatchLoss:
-    """The model and the objective of the moment."""
+    """The model with the current objective."""
 
     system: System
     precision: str
     loss: RetrievalLoss
     ids: PairIds | None
-    """Of the training split, in the place of those that batches have, pinned for a GPU."""
+    """Ids of the training split, pinned for a GPU, which replace those of batches, if given."""
     extended: bool
-    """Are batches followed by what was mined for them? See `second_round`."""
+    """Whether batches are followed by their mined pairs; see `second_round`."""
 
     def embed(self, batch: Batch, num_texts: int) -> Embedded:
-        """A part of a batch of `num_texts` texts in all processes together.
+        """Embed a part of a batch that has `num_texts` texts over all processes.
 
-        An extra loss is a mean over the texts: a part has the share of its texts in it, times the
-        number of processes, over which gradients are averaged.
+        An extra loss is a mean over the texts: a part contributes in proportion to its texts, times
+        the number of processes, over which gradients are averaged.
         """
         rows, device = batch.image_of_text(), self.system.device
         with self.system.autocast(self.precision):
             images, texts = self.system.model(
                 batch.images.to(device, non_blocking=True),
                 batch.tokens.to(device, non_blocking=True),
-                batch.lengths,  # where packing wants them
+                batch.lengths,  # which packing needs on the CPU
                 None if rows is None else rows.to(device),
                 batch.image_ids.to(device, non_blocking=True),
             )
@@ -59,7 +59,7 @@ class BatchLoss:
         return Embedded(images, texts, extra)
 
     def value(self, batch: Batch, images: Tensor, texts: Tensor) -> Tensor:
-        """The loss of a batch, from the embeddings or the parts of both sides."""
+        """Compute the loss of a batch from the embeddings or the parts of both sides."""
         if isinstance(self.system.model, PairScorer):
             found = self._scored(self.system.model, batch, images, texts)
             return self.loss.of_scores(found.scores, found.image_ids, found.text_ids, found.mined)
@@ -74,17 +74,17 @@ class BatchLoss:
         return value
 
     def vectors(self, outcome: BatchOutcome, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Everything that must not become alike, a row each: embeddings, or regions and words."""
+        """Return rows that must not become alike: embeddings, or regions and words."""
         if isinstance(self.system.model, PairScorer):
             return all_parts(outcome.images, outcome.texts, batch.lengths)
         return outcome.images, outcome.texts
 
     @torch.no_grad()
     def contributions(self, outcome: BatchOutcome, batch: Batch) -> dict[str, Any]:
-        """Of the batch of all processes; nothing in those that do not log."""
+        """Measure the contributions in the batch of all processes; {} in those that do not log."""
         model, device = self.system.model, self.system.device
         if isinstance(model, PairScorer):
-            with evaluating(model):  # nothing is drawn: a run is the same however often it is seen
+            with evaluating(model):  # without dropout, so that measuring does not change the run
                 found = self._scored(model, batch, outcome.images, outcome.texts)
             return contributions_of_scores(self.loss.objective, found)
         image_ids, text_ids = (ids.to(device) for ids in self._ids(batch))

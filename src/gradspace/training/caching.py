@@ -3,11 +3,11 @@
 An objective needs all embeddings of a batch at once, but not the graphs behind them:
 
 1. embed the batch part by part, without graphs;
-2. the objective on all embeddings, and its gradient with respect to them;
+2. compute the objective of all embeddings, and its gradient with respect to them;
 3. embed every part again, with its graph, and backpropagate the gradient of its embeddings.
 
 The gradient is that of the whole batch, up to rounding: dropout is the same in both passes. Only
-BatchNorm in training mode sees the difference, as it normalises over the rows of one part.
+BatchNorm in training mode differs, as it normalises over the rows of one part.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from gradspace.runs.checkpoint import random_states, restore_random_states
 
 @dataclass(frozen=True)
 class Embedded:
-    """A batch, or a part of one, after the model."""
+    """Embeddings of a batch, or of a part of one."""
 
     images: Tensor
     texts: Tensor
     extra: Tensor | None
-    """What the model adds to the loss, as its share of the whole batch: all parts' sum counts."""
+    """Loss added by the model, as a share of the whole batch: it is summed over all parts."""
 
 
 @dataclass(frozen=True)
 class BatchOutcome:
-    """What is left of a batch after its backward pass: values without graphs."""
+    """Values of a batch after its backward pass, without graphs."""
 
     images: Tensor
     texts: Tensor
@@ -45,13 +45,13 @@ class BatchOutcome:
 
 Embed = Callable[[Batch], Embedded]
 Loss = Callable[[Tensor, Tensor], Tensor]
-"""From the embeddings of all images and all texts."""
+"""Function of the embeddings of all images and all texts."""
 Scale = Callable[[Tensor], Tensor]
-"""Of what is backpropagated: for half precision, and for batches that share a step."""
+"""Scaling before backpropagation, for half precision and for batches that share a step."""
 
 
 def backward(batch: Batch, embed: Embed, loss: Loss, scale: Scale) -> BatchOutcome:
-    """The gradient of a batch whose graph fits into memory."""
+    """Compute the gradient of a batch whose graph fits into memory."""
     found = embed(batch)
     value = loss(found.images, found.texts)
     torch.autograd.backward(scale(value if found.extra is None else value + found.extra))
@@ -67,7 +67,7 @@ def cached_backward(
     model: nn.Module,
     device: torch.device,
 ) -> BatchOutcome:
-    """The gradient of a batch in parts, of which one graph at a time is in memory."""
+    """Compute the gradient of a batch in parts, with one graph at a time in memory."""
     states, embedded = _embed_without_graphs(parts, embed, model, device)
     images = torch.cat([part.images for part in embedded]).requires_grad_()
     texts = torch.cat([part.texts for part in embedded]).requires_grad_()
@@ -91,7 +91,7 @@ def cached_backward(
 def _backward_again(
     found: Embedded, gradients: tuple[Tensor, Tensor], scale: Scale
 ) -> Tensor | None:
-    """Backpropagate the cached gradients of a part, and what the model adds to the loss."""
+    """Backpropagate the cached gradients of a part, and the loss that the model adds."""
     if found.extra is None:
         torch.autograd.backward([found.images, found.texts], gradients)
         return None
@@ -104,7 +104,7 @@ def _backward_again(
 def _embed_without_graphs(
     parts: Sequence[Batch], embed: Embed, model: nn.Module, device: torch.device
 ) -> tuple[list[dict[str, Tensor]], list[Embedded]]:
-    """The embeddings of every part, and the random states that they were computed from."""
+    """Compute the embeddings of every part, and the random states they were computed from."""
     states, embedded = [], []
     with _same_buffers_afterwards(model):
         for part in parts:
@@ -115,7 +115,7 @@ def _embed_without_graphs(
 
 @contextmanager
 def _same_buffers_afterwards(model: nn.Module) -> Iterator[None]:
-    """BatchNorm would otherwise count every part twice in its statistics."""
+    """Restore buffers, as BatchNorm would count every part twice in its statistics."""
     buffers = list(model.buffers())
     before = [buffer.clone() for buffer in buffers]
     yield

@@ -1,4 +1,4 @@
-"""The checkpoints of a run: where training goes on, and the best weights so far."""
+"""Checkpoints of a run: the latest one, for resuming, and the best weights so far."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Checkpoints:
         return processes.any_of(due)
 
     def save(self) -> None:
-        """Write everything that training needs to go on; random states have a row per process."""
+        """Write everything needed to resume training; random states have a row per process."""
         parts = self.parts
         states = random_states(parts.system.device).items()
         random = {name: processes.gather_rows(state[None]) for name, state in states}
@@ -69,7 +69,7 @@ class Checkpoints:
         self.saved_at = time.monotonic()
 
     def restore(self) -> None:
-        """Put everything back as it was saved."""
+        """Restore everything from the checkpoint."""
         parts = self.parts
         tensors, record = load_tensors(self.run.last)
         parts.state = TrainingState(**record["progress"])
@@ -90,7 +90,7 @@ class Checkpoints:
             self.run.forget_after(state.step, state.epoch)
 
     def save_best(self, report: RetrievalReport | None) -> None:
-        """Keep the weights of this moment as the run's best; results of earlier ones are gone."""
+        """Save the current weights as the run's best, and delete results of earlier ones."""
         parts = self.parts
         weights = whole(parts.evaluated.model.state_dict())
         if not processes.is_first():
@@ -106,7 +106,7 @@ class Checkpoints:
         save_tensors(self.run.best, with_prefix("model", weights), record)
 
     def take_best(self) -> None:
-        """Put the best weights so far into the model, where dev has told which they are."""
+        """Load the best weights so far into the model, if they were chosen on dev."""
         parts = self.parts
         if parts.state.best_rsum < 0:
             return
@@ -117,7 +117,7 @@ class Checkpoints:
 
 
 def _restore_random(states: Mapping[str, Tensor], device: torch.device) -> None:
-    """Restore the state of this process; one that was not there before starts anew."""
+    """Restore the state of this process; additional processes start with new ones."""
     rank = processes.rank()
     if rank < len(states["cpu"]):
         restore_random_states({name: rows[rank] for name, rows in states.items()}, device)

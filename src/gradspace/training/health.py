@@ -1,4 +1,4 @@
-"""Runs that have gone wrong are stopped, with a sentence that says what happened and what helps."""
+"""Checks that stop a failed run, with a sentence that says what happened and what helps."""
 
 from __future__ import annotations
 
@@ -7,41 +7,41 @@ from torch import Tensor, nn
 from gradspace.training.sharing import own_part
 
 ALIKE = 0.999
-"""Mean cosine between the embeddings of a batch above which they count as all alike."""
+"""Mean cosine between the embeddings of a batch above which they count as collapsed."""
 PATIENCE = 30
-"""Checks in a row that must find them so."""
+"""Number of consecutive checks that must find a collapse."""
 
 
 class TrainingError(RuntimeError):
-    """The run cannot go on; the message explains."""
+    """An error from which the run cannot recover; the message explains it."""
 
 
 class CollapseWatch:
-    """Notices when all images and all texts have moved to one point."""
+    """Detector of a collapse, in which all images and texts move to one point."""
 
     def __init__(self) -> None:
         self.times_alike = 0
 
     def check(self, images: Tensor, texts: Tensor, step: int) -> None:
-        """Look at a batch of unit vectors; raise after `PATIENCE` batches that are all alike."""
+        """Check a batch of unit vectors; raise after `PATIENCE` collapsed batches."""
         alike = min(mean_cosine(images), mean_cosine(texts))
         self.times_alike = self.times_alike + 1 if alike > ALIKE else 0
         if self.times_alike >= PATIENCE:
             raise TrainingError(
-                f"training collapsed: at step {step} all embeddings point the same way (mean "
-                f"cosine {alike:.4f}), so that the loss is stuck at its margin and no gradient "
-                "separates them; lower training.learning_rate, or start with all negatives by "
-                'objective.warm_up = "triplet"'
+                f"training collapsed: at step {step} all embeddings point in the same direction "
+                f"(mean cosine {alike:.4f}), so that the loss is stuck at its margin and no "
+                "gradient separates them; lower training.learning_rate, or start with all "
+                'negatives by objective.warm_up = "triplet"'
             )
 
 
 def mean_cosine(embeddings: Tensor) -> float:
-    """Mean cosine over all pairs of unit vectors, from the length of their mean."""
+    """Compute the mean cosine over all pairs of unit vectors, from the length of their mean."""
     return float(embeddings.detach().float().mean(0).square().sum())
 
 
 def check_gradient(model: nn.Module, norm: Tensor, loss: Tensor, step: int) -> None:
-    """A gradient that is NaN or infinite stops the run and names where it is."""
+    """Stop the run if a gradient is NaN or infinite, and name its parameters."""
     if norm.isfinite():
         return
     bad = [

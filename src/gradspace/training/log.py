@@ -1,4 +1,4 @@
-"""What a training measures: written to metrics.jsonl, and handed to the run's trackers."""
+"""Log of a training: measurements are written to metrics.jsonl, and sent to the run's trackers."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from gradspace.training.trackers import Track, open_tracker
 
 
 class TrainingLog:
-    """Lines of measurements; only the first process writes."""
+    """Log of measurements; only the first process writes."""
 
     def __init__(self, run: Run, trackers: Iterable[Track] = ()) -> None:
         self.run = run
         self.trackers = list(trackers)
 
     def start(self) -> None:
-        """Drop what a run that was killed before its first checkpoint had written."""
+        """Delete the lines of a run that was killed before its first checkpoint."""
         if processes.is_first():
             self.run.metrics_file.unlink(missing_ok=True)
 
@@ -32,10 +32,10 @@ class TrainingLog:
         for track in list(self.trackers):
             try:
                 track(numbers, values["step"])
-            except Exception as error:  # a server that is down must not end a training
+            except Exception as error:  # an unreachable server must not end a training
                 self.trackers.remove(track)
                 warnings.warn(
-                    f"a tracker failed and is left out from here on ({_first_line(error)}); "
+                    f"a tracker failed and is left out from now on ({_first_line(error)}); "
                     f"{self.run.metrics_file} has every measurement",
                     stacklevel=2,
                 )
@@ -43,7 +43,7 @@ class TrainingLog:
 
 @contextmanager
 def open_log(run: Run, names: Sequence[str], own: Track | None) -> Iterator[TrainingLog]:
-    """Open trackers by their names, add one's own, and close them when training stops."""
+    """Open trackers by name, add the user's own, and close them when training stops."""
     with ExitStack() as stack:
         trackers = [own] if own else []
         for name in names if processes.is_first() else ():
@@ -61,7 +61,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _numbers(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
-    """Every number of nested values with its path: `dev/text_to_image/recall/1`."""
+    """Yield every number in nested values with its path, such as `dev/text_to_image/recall/1`."""
     for name, value in values.items():
         if isinstance(value, Mapping):
             yield from _numbers(value, f"{prefix}{name}/")

@@ -1,4 +1,4 @@
-"""The training loop: one pass from a recipe to a run, from any point it was stopped at."""
+"""The training loop: from a recipe to a trained run, from wherever it stopped."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from gradspace.training.stopping import Stopping, stop_signals
 from gradspace.training.trackers import Track
 
 CHECK_EVERY = 10
-"""Steps between two looks at whether the embeddings are all alike."""
+"""Steps between two checks for collapsed embeddings."""
 
 
 def train_run(
@@ -52,12 +52,12 @@ def train_run(
     monitor: Monitor,
     track: Track | None = None,
 ) -> TrainingState:
-    """Train to the end of the recipe, or until asked to stop; goes on where the run stands.
+    """Train to the end of the recipe, or until asked to stop; resumes from the checkpoint.
 
-    `track` is given every measurement, as the trackers of the recipe are.
+    `track` gets every measurement, like the trackers of the recipe.
 
-    Of several processes (`processes.group`) all call this, each with its own part of every batch:
-    their weights stay the same, and the first one writes the run.
+    All processes of a group (`processes.group`) call this, each with its own part of every batch:
+    their weights stay equal, and the first one writes the run.
     """
     check_processes(system.model)
     _draw_differently(recipe.seed)
@@ -81,7 +81,7 @@ def _train(trainer: Trainer) -> TrainingState:
 
 
 class Trainer:
-    """The loop over epochs and batches, with the parts that it moves and those that look on."""
+    """The loop over epochs and batches, with the moving parts, monitor and log of a training."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class Trainer:
     # --- epochs ---------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """From the first batch on; with the weights of another run, dev tells whether they fit."""
+        """Start at the first batch; weights of another run are evaluated on dev before."""
         self.log.start()
         if self.recipe.init is not None and (report := self._evaluate()) is not None:
             self.log.write(kind="start", step=0, dev=report.to_dict())
@@ -131,13 +131,13 @@ class Trainer:
             fine_tunes = begins_fine_tuning(self.recipe, self.state.epoch)
             if fine_tunes:
                 self.checkpoints.take_best()
-            # Saved at once: an epoch from now the best weights may be others.
+            # Saved at once, because the best weights may change within the next epoch.
             if fine_tunes or self.state.epoch == end or self.checkpoints.are_due:
                 self._save()
         return self.state
 
     def _run_epoch(self, stopping: Stopping) -> bool:
-        """Train on the batches that are left of the epoch; False when asked to stop."""
+        """Train on the remaining batches of the epoch; return False when asked to stop."""
         recipe, epoch = self.recipe.training, self.state.epoch
         if self.state.batch == 0:
             self.parts.start_epoch(epoch)
@@ -163,7 +163,7 @@ class Trainer:
         return True
 
     def _name_left_out(self, samples: list[str]) -> None:
-        """Log what the latest batch could not use, with the number of the step it is part of."""
+        """Log the unusable samples of the latest batch, with the number of its step."""
         found = processes.gather_texts(samples)
         if found:
             done = self.state.batch % self.recipe.training.accumulate == 0
@@ -172,7 +172,7 @@ class Trainer:
             self.monitor.left_out(found)
 
     def _read(self) -> None:
-        """Look at what the latest batches gave; a gradient that is not finite ends the run."""
+        """Read losses and gradients of the latest batches; one that is not finite ends the run."""
         for step, loss, norm in self.readings.read():
             if not isfinite(norm) and not self.parts.scaler.is_enabled():
                 raise not_finite(step, loss)
@@ -183,7 +183,7 @@ class Trainer:
         """Evaluate on dev, keep the weights if they are the best so far, and move on."""
         self._read()
         done = self.state
-        self.parts.optimizer.zero_grad(set_to_none=True)  # of batches that did not fill a step
+        self.parts.optimizer.zero_grad(set_to_none=True)  # drop batches that do not fill a step
         report = self._evaluate()
         values: dict[str, Any] = {"loss": done.loss_sum / max(done.batch, 1)}
         if report is not None:
@@ -198,7 +198,7 @@ class Trainer:
         self._advance(epoch=done.epoch + 1, batch=0, loss_sum=0.0)
 
     def batches(self) -> Loader[Batch] | StreamBatches:
-        """What is left of the epoch."""
+        """Make the remaining batches of the epoch."""
         return self.source.batches(self.state.epoch, self.state.batch)
 
     # --- one batch ------------------------------------------------------------------------------
@@ -211,7 +211,7 @@ class Trainer:
         return BatchLoss(self.system, precision, self.parts.loss, ids, extended)
 
     def train_on(self, batch: Batch) -> Tensor:
-        """The loss, which the device may still be computing."""
+        """Train on a batch, and return its loss, which the device may still be computing."""
         training, step = self.recipe.training, self.state.step
         outcome = self._backward(batch)
         value = outcome.loss
@@ -230,7 +230,7 @@ class Trainer:
         return value
 
     def _backward(self, batch: Batch) -> BatchOutcome:
-        """Add the gradient of a batch to the parameters', in parts where the recipe says so."""
+        """Add the gradient of a batch to the parameters', in parts if the recipe asks for it."""
         chunk = self.recipe.training.chunk
         num_texts = processes.total(len(batch.text_ids))
         embed = partial(self.batch_loss.embed, num_texts=num_texts)
@@ -253,12 +253,12 @@ class Trainer:
             ) from error
 
     def _scale(self, value: Tensor) -> Tensor:
-        """For batches that share a step, and for the small numbers of float16."""
+        """Scale a loss for batches that share a step, and for the small numbers of float16."""
         scaled: Tensor = self.parts.scaler.scale(value / self.recipe.training.accumulate)
         return scaled
 
     def _update(self, loss: Tensor) -> Tensor:
-        """One step of the optimiser; the length of the gradient before clipping."""
+        """Take one step of the optimiser; return the norm of the gradient before clipping."""
         training, model = self.recipe.training, self.system.model
         rate = self._learning_rate(self.state.step)
         for group in self.parts.optimizer.param_groups:
@@ -280,7 +280,7 @@ class Trainer:
         return learning_rate(self.recipe, self.state.epoch, step, self.steps_per_epoch)
 
     def _track(self, outcome: BatchOutcome, batch: Batch, value: Tensor, norm: Tensor) -> None:
-        """Log what contributes to the gradient, in both directions, and how large it is."""
+        """Log what contributes to the gradient in both directions, and its norm."""
         found = self.batch_loss.contributions(outcome, batch)
         self.log.write(
             kind="step",
@@ -293,12 +293,12 @@ class Trainer:
         )
 
     def _evaluate(self) -> RetrievalReport | None:
-        """On dev, where there is one."""
+        """Evaluate on dev, if the data has it."""
         dev = self.dataset.splits.get("dev")
         if dev is None:
             return None
         system = self.parts.evaluated
-        # BatchNorm statistics are of a process's own parts: those of the first are what is saved.
+        # BatchNorm statistics differ between processes: those of the first are saved.
         processes.copy_from_first(system.model.buffers())
         with gathered(system.model):
             return report_on(system, dev)
@@ -310,7 +310,7 @@ class Trainer:
 
 
 def _draw_differently(seed: int) -> None:
-    """After equal initial weights, dropout is another one in every process."""
+    """Seed dropout differently in every process, after making equal initial weights."""
     if processes.rank() > 0:
         words = np.random.SeedSequence([seed, processes.rank()]).generate_state(1)
         torch.manual_seed(int(words[0]))

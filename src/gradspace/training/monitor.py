@@ -1,4 +1,4 @@
-"""What a person sees while a run trains: a bar per epoch, the loss, R@1, speed and time left."""
+"""Display of a training: a bar per epoch, the loss, R@1, speed and time left."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from gradspace.metrics import RetrievalReport
 from gradspace.wording import counted
 
 ROOMY = 100
-"""Columns of a terminal that has room for the speed as well."""
+"""Number of terminal columns from which the speed is shown as well."""
 
 
 class Elapsed(ProgressColumn):
-    """The time since training began; rich's own column stops at the first bar that is full."""
+    """Column of the time since training began; rich's own stops at the first finished bar."""
 
     def __init__(self) -> None:
-        super().__init__(Column(no_wrap=True))  # where room is short the bar gives way, not this
+        super().__init__(Column(no_wrap=True))  # if space is short, the bar shrinks, not this
 
     def render(self, task: Task) -> Text:
         return Text(_clock(task.elapsed or 0), style="progress.elapsed")
@@ -76,11 +76,11 @@ class Monitor:
 
     @property
     def has_trained(self) -> bool:
-        """Was there anything left to train?"""
+        """Whether there was anything left to train."""
         return self._batches_done > 0
 
     def started(self, report: RetrievalReport) -> None:
-        """With the weights of another run."""
+        """Print the results of the initial weights taken from another run."""
         if self.console is not None:
             self.console.print("before training" + _on_dev(report), markup=False, highlight=False)
 
@@ -110,7 +110,7 @@ class Monitor:
         )
 
     def left_out(self, samples: Sequence[str]) -> None:
-        """Samples of a stream that could not be used."""
+        """Count samples of a stream that could not be used."""
         self._left_out += len(samples)
         self._first_left_out = self._first_left_out or samples[0]
 

@@ -1,4 +1,4 @@
-"""A batch of a model that scores pairs: its scores, and those of what was mined for it."""
+"""Scores of a batch by a model that scores pairs, with those of its mined negatives."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class ScoredBatch:
 def check_processes(model: RetrievalModel) -> None:
     if isinstance(model, PairScorer) and processes.world_size() > 1:
         raise ValueError(
-            f"{model.name} scores pairs, and several processes cannot share its batches: train it "
-            "in one process"
+            f"{model.name} scores pairs, so several processes cannot share its batches: train "
+            "it in one process"
         )
 
 
@@ -44,7 +44,7 @@ def score_batch(
     *,
     extended: bool,
 ) -> ScoredBatch:
-    """From the parts and the ids of both sides; `extended` by what was mined: `second_round`."""
+    """Score a batch from the parts and ids of both sides; `extended` as in `second_round`."""
     if not extended:
         return ScoredBatch(scorer.score(images, texts, batch.lengths), *ids)
     sides = (images, texts, batch.lengths, *ids)
@@ -59,7 +59,7 @@ def score_batch(
 
 @dataclass(frozen=True)
 class _Pairs:
-    """Images with their texts: those of the batch; I- with T~; I~ with T-."""
+    """Images with their texts: those of the batch, I- with T~, or I~ with T-."""
 
     images: Tensor
     texts: Tensor
@@ -71,7 +71,7 @@ class _Pairs:
 def _mined_terms(
     scorer: PairScorer, scores: Tensor, own: _Pairs, of_images: _Pairs, of_texts: _Pairs
 ) -> MinedScores:
-    """s(I, T-), s(I-, T-), s(I-, T) and s(I~, T~), in one go."""
+    """Compute s(I, T-), s(I-, T-), s(I-, T) and s(I~, T~) in one go."""
     rows = (own, of_images, of_images, of_texts)
     columns = (of_texts, of_texts, own, of_images)
     found = scorer.score_pairs(
@@ -103,6 +103,6 @@ def _further_scores(
 
 
 def all_parts(images: Tensor, texts: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-    """Every region and every word of a batch, a row each."""
+    """Return every region and every word of a batch, one per row."""
     present = length_mask(lengths, texts.shape[1]).to(texts.device)
     return images.flatten(0, 1), texts[present]

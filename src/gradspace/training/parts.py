@@ -1,4 +1,4 @@
-"""The moving parts of a training: weights, optimiser, loss, average weights, how far it is."""
+"""Moving parts of a training: weights, optimiser, loss, average weights and progress."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OPTIMIZERS: dict[str, type[Optimizer]] = {"adam": torch.optim.Adam, "adamw": tor
 
 @dataclass
 class MovingParts:
-    """Everything that a step changes, and a checkpoint holds."""
+    """Everything that a step changes and a checkpoint contains."""
 
     recipe: Recipe
     system: System
@@ -53,20 +53,20 @@ class MovingParts:
 
     @property
     def evaluated(self) -> System:
-        """The system with its average weights, where the run keeps them."""
+        """The system with its average weights, if the run keeps them."""
         if self.average is None:
             return self.system
         return replace(self.system, model=cast(RetrievalModel, self.average.module))
 
     def start_epoch(self, epoch: int) -> None:
-        """Renew what an epoch starts anew: the optimiser of a stage, the loss after its warm-up."""
+        """Renew what an epoch resets: the optimiser of a stage, the loss after its warm-up."""
         if stage_of(self.recipe, epoch).first_epoch == epoch > 0:
             self.optimizer = _make_optimizer(self.recipe, self.system, epoch)
         if epoch == 1 and self.recipe.objective.warm_up:
             self.loss = _make_loss(self.recipe, self.system.device, epoch)
 
     def renew(self, epoch: int) -> None:
-        """Make the optimiser and the loss of an epoch, for a checkpoint to be loaded into."""
+        """Make the optimiser and the loss of an epoch, into which a checkpoint can be loaded."""
         self.optimizer = _make_optimizer(self.recipe, self.system, epoch)
         self.loss = _make_loss(self.recipe, self.system.device, epoch)
 
@@ -77,7 +77,7 @@ def _make_loss(recipe: Recipe, device: torch.device, epoch: int) -> RetrievalLos
         normalize=False,  # models give unit length, or a learned scale
         positives="position" if recipe.objective.positives == "position" else "ids",
         memory=recipe.objective.memory,
-        checks=device.type == "cpu",  # a GPU's gradients are looked at later
+        checks=device.type == "cpu",  # on a GPU, gradients are checked later
     )
     return loss.to(device)
 

@@ -1,4 +1,4 @@
-"""Losses and gradients that are read some steps later, so that no step waits for the GPU."""
+"""Losses and gradients read some steps later, so that no step waits for the GPU."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 EVERY = {"cpu": 1, "cuda": 10}
-"""Steps after which the numbers of all of them are read."""
+"""Number of steps whose values are read together."""
 
 
 class Readings:
-    """The loss of every batch, and the length of the gradient where it ended in a step."""
+    """Losses of batches, with the norm of the gradient if the batch completed a step."""
 
     def __init__(self, device: torch.device) -> None:
         self.every = EVERY.get(device.type, 1)
@@ -24,12 +24,12 @@ class Readings:
         return len(self._steps) >= self.every
 
     def add(self, step: int, loss: Tensor, norm: Tensor | None) -> None:
-        """As they come out of a batch; `step` is the number of updates before it."""
+        """Add the values of a batch; `step` is the number of updates before it."""
         self._steps.append(step)
         self._numbers.append(torch.stack([loss, torch.zeros_like(loss) if norm is None else norm]))
 
     def read(self) -> Iterator[tuple[int, float, float]]:
-        """Step, loss and length of gradient of everything that was added since the last time."""
+        """Yield step, loss and norm of everything added since the last call."""
         steps, numbers = self._steps, self._numbers
         self._steps, self._numbers = [], []
         if steps:

@@ -1,6 +1,6 @@
-"""When what is trained at which rate: a pure function of the recipe, the epoch and the step.
+"""Stages and learning rates: a pure function of the recipe, the epoch and the step.
 
-Nothing of it is state, so that a resumed run has the learning rate of an uninterrupted one.
+It has no state, so that a resumed run has the learning rates of an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from gradspace.runs.recipe_tables import TrainingRecipe
 
 @dataclass(frozen=True)
 class Stage:
-    """A run of epochs: first with the backbone frozen, then (`[finetune]`) with it."""
+    """Consecutive epochs: first with the backbone frozen, then (`[finetune]`) with it."""
 
     first_epoch: int
     epochs: int
@@ -39,7 +39,7 @@ def stages(recipe: Recipe) -> tuple[Stage, ...]:
 
 
 def stage_of(recipe: Recipe, epoch: int) -> Stage:
-    """The stage that an epoch (counted from 0) belongs to."""
+    """Return the stage of an epoch (counted from 0)."""
     return next(stage for stage in stages(recipe) if epoch < stage.end)
 
 
@@ -49,11 +49,11 @@ def begins_fine_tuning(recipe: Recipe, epoch: int) -> bool:
 
 
 def learning_rate(recipe: Recipe, epoch: int, step: int, steps_per_epoch: int) -> float:
-    """Of step `step` (counted from 0 over the whole run) in epoch `epoch`.
+    """Compute the rate of step `step` (counted from 0 over the whole run) in epoch `epoch`.
 
-    It rises in a straight line, in every stage where that is a share of it, and at the beginning
-    where it is a number of steps. "linear" then falls to 0 in a straight line until the end of the
-    stage, "cosine" along half a wave; "steps" has it constant between `decay_epochs`.
+    It rises linearly: at the start of every stage if the warm-up is a share, at the start of the
+    run if it is a number of steps. "linear" then falls linearly to 0 at the end of the stage,
+    "cosine" along half a wave; "steps" is constant between `decay_epochs`.
     """
     stage, training = stage_of(recipe, epoch), recipe.training
     rising = min((step + 1) / training.warm_up_steps, 1) if training.warm_up_steps else 1
@@ -67,7 +67,7 @@ def learning_rate(recipe: Recipe, epoch: int, step: int, steps_per_epoch: int) -
 
 
 def _left(training: TrainingRecipe, stage: Stage, epoch: int, fallen: float) -> float:
-    """What is left of the rate where a share `fallen` of the way from the warm-up is done."""
+    """Compute the decay factor when a share `fallen` of the way from the warm-up is done."""
     if training.schedule == "linear":
         return 1 - fallen
     if training.schedule == "cosine":

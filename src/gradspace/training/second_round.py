@@ -1,7 +1,8 @@
-"""Training on mined negatives: the lists of a run, the rows they add to a batch, and its loss.
+"""Training on mined negatives: the lists of a run, the rows added to a batch, and its loss.
 
 A batch of n pairs (I, T) becomes one of 3 n true pairs, embedded in one pass: (I, T), then (I-, T~)
-and (I~, T-), the mined image with a caption of its own and the mined caption with its own image.
+and (I~, T-), which are the mined image with a caption of its own and the mined caption with its
+own image.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ from gradspace.runs.recipe_tables import OfflineRecipe
 
 @dataclass(frozen=True)
 class Mined:
-    """The lists of a run, checked against its training split."""
+    """Lists of a run, checked against its training split."""
 
     lists: MinedLists
     split: Split
     sampling: Sampling
 
     def extend(self, plan: Plan, *, seed: int, epoch: int) -> Plan:
-        """The pairs of a batch, followed by those of what is drawn for them."""
+        """Append to the pairs of a batch those that are drawn for them."""
         drawn = draw_offline(
             self.lists, self.split, self.sampling, plan.images, plan.captions, seed, epoch
         )
@@ -46,7 +47,7 @@ class Mined:
 def split_extended(
     images: Tensor, texts: Tensor, image_ids: Tensor, text_ids: Tensor
 ) -> tuple[tuple[Tensor, Tensor, Tensor, Tensor], Offline]:
-    """The pairs of an extended batch with their ids, and what was drawn for them."""
+    """Separate the pairs of an extended batch, with their ids, from those drawn for them."""
     own_images, mined_images, images_of_texts = images.chunk(3)
     own_texts, texts_of_images, mined_texts = texts.chunk(3)
     own, of_mined_images, of_images = image_ids.chunk(3)
@@ -68,11 +69,11 @@ def split_extended(
 
 
 def open_mined(run: Run, recipe: OfflineRecipe, split: Split) -> Mined:
-    """The lists in the folder of a run; those that the recipe names are put there first."""
+    """Open the lists in the folder of a run; those that the recipe names are copied there first."""
     if processes.is_first() and not run.offline.exists() and recipe.lists is not None:
         load_lists(recipe.lists).check_matches(split)
         link_or_copy(recipe.lists, run.offline)
-    processes.any_of(False)  # the others wait until the lists are there
+    processes.any_of(False)  # wait until the first process has written the lists
     if not run.offline.exists():
         raise ValueError(
             "there are no mined negatives yet: give offline.lists, a file that `gradspace mine` "
@@ -85,5 +86,5 @@ def open_mined(run: Run, recipe: OfflineRecipe, split: Split) -> Mined:
 
 
 def is_due(recipe: OfflineRecipe, epoch: int) -> bool:
-    """Are lists mined anew before this epoch?"""
+    """Whether lists are mined anew before this epoch."""
     return recipe.every is not None and epoch > 0 and epoch % recipe.every == 0

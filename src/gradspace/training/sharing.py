@@ -1,7 +1,7 @@
 """Towers whose weights, gradients and optimiser are divided among the processes (FSDP2).
 
-A layer is put together in every process when it is computed, and taken apart again. What is saved
-is whole: a run goes on with any number of processes.
+A layer is gathered in every process when it is computed, and divided again afterwards. Checkpoints
+are whole, so that a run can resume with any number of processes.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ if TYPE_CHECKING:  # importing these takes a second, which one process does not 
 
 
 def share_towers(model: RetrievalModel) -> None:
-    """Divide the towers that are trained among all processes, where that is not done yet."""
+    """Divide the towers that are trained among all processes, unless they already are."""
     if processes.world_size() == 1:
         return
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    # Nothing here changes in place what a tower returns.
+    # No code here changes in place what a tower returns.
     warnings.filterwarnings("ignore", message=r"FSDP2-wrapped module .* returned a view tensor")
-    device = next(model.parameters()).device  # with --device cpu there may be GPUs too
+    device = next(model.parameters()).device  # with --device cpu there may still be GPUs
     mesh = init_device_mesh(device.type, (processes.world_size(),))
     for part in model.modules():
         if not isinstance(part, Pretrained):
@@ -50,7 +50,7 @@ def share_towers(model: RetrievalModel) -> None:
 
 @contextmanager
 def gathered(model: nn.Module) -> Iterator[None]:
-    """Give every process whole towers for a while, to compute with as often as each likes."""
+    """Gather whole towers in every process, which may then compute independently."""
     shared = [module for module in model.modules() if _is_divided(module)]
     for module in shared:
         module.set_reshard_after_forward(False, recurse=False)
@@ -67,12 +67,12 @@ def gathered(model: nn.Module) -> Iterator[None]:
 
 
 def average_gradients(parameters: Iterable[nn.Parameter]) -> None:
-    """Average the gradients over all processes; those of shared weights are averaged already."""
+    """Average gradients over all processes; those of shared weights are averaged already."""
     processes.average_gradients(each for each in parameters if not _is_shared(each))
 
 
 def clip_gradients(parameters: Iterable[nn.Parameter], longest: float) -> Tensor:
-    """Shorten the gradient to `longest`, as `clip_grad_norm_` does; its length before."""
+    """Clip the gradient to norm `longest`, like `clip_grad_norm_`; return its norm before."""
     given = list(parameters)
     if not any(map(_is_shared, given)):
         return nn.utils.clip_grad_norm_(given, longest)
@@ -89,9 +89,9 @@ def clip_gradients(parameters: Iterable[nn.Parameter], longest: float) -> Tensor
 
 
 def in_step(parts: list[Batch]) -> list[Batch]:
-    """Divide a batch into as many parts as every process has: shared towers are computed together.
+    """Divide a batch into the same number of parts in every process, as shared towers need.
 
-    The number is the largest of any process; those that have fewer halve their largest parts.
+    The number is the largest of any process; those with fewer parts halve their largest ones.
     """
     wanted = processes.largest(len(parts))
     while len(parts) < wanted:
@@ -100,7 +100,7 @@ def in_step(parts: list[Batch]) -> list[Batch]:
         if sizes[largest] == 1:
             raise ValueError(
                 f"training.chunk makes {wanted} parts of a batch, and a process has only "
-                f"{len(parts)} images of it: take a larger chunk with training.shard_towers"
+                f"{len(parts)} images of it: use a larger chunk with training.shard_towers"
             )
         rows = parts[largest].image_of_text()
         most_texts = 1 if rows is None else int(rows.bincount().max())
@@ -113,7 +113,7 @@ def in_step(parts: list[Batch]) -> list[Batch]:
 
 
 def whole(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors for a file, put together one by one; shared ones only in the first process."""
+    """Gather tensors for a file, one by one; shared ones only in the first process."""
     found = {}
     for name, tensor in tensors.items():
         if not _is_shared(tensor):
@@ -126,14 +126,14 @@ def whole(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def load_weights(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Load whole weights, which every process has read, into a model with shared towers or not."""
+    """Load whole weights, read by every process, into a model with or without shared towers."""
     own = model.state_dict()
     model.load_state_dict({n: _shared_as(own[n], t) if n in own else t for n, t in tensors.items()})
 
 
 @torch.no_grad()
 def take_from_first(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Load whole weights that the first process has read into the models of all."""
+    """Load whole weights, read by the first process, into the models of all."""
     for name, own in model.state_dict().items():
         given = torch.empty(own.shape, dtype=own.dtype, device=own.device)
         if processes.is_first():
@@ -143,7 +143,7 @@ def take_from_first(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
 
 
 def shared_state(optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The whole tensors of an optimiser, named `index.name`, shared as its parameters are."""
+    """Divide the whole tensors of an optimiser, named `index.name`, like its parameters."""
     parameters = [each for group in optimizer.param_groups for each in group["params"]]
     found = {}
     for name, tensor in tensors.items():
@@ -162,7 +162,7 @@ def _shared_as(own: Tensor, given: Tensor) -> Tensor:
 
 
 def own_part(tensor: Tensor) -> Tensor:
-    """What this process has of it."""
+    """Return the part of a tensor in this process."""
     return tensor.to_local() if _is_shared(tensor) else tensor
 
 

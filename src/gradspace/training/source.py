@@ -1,4 +1,4 @@
-"""Where the batches of a training come from: a split, with what was mined for it, or a stream."""
+"""Source of a training's batches: a split, with its mined negatives, or a stream."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from gradspace.training.streamed import check_shards, note_shards
 
 
 class BatchSource:
-    """The batches of any epoch, from any batch on."""
+    """Batches of any epoch, from any batch on."""
 
     def __init__(self, recipe: Recipe, dataset: Dataset, system: System, run: Run) -> None:
         self.recipe = recipe
@@ -39,7 +39,7 @@ class BatchSource:
         self.captions = EncodedCaptions(system.encode, known)
 
     def _pair_ids(self) -> PairIds | None:
-        """What belongs together beyond an image's own captions, where the recipe asks for it."""
+        """Match positives beyond an image's own captions, if the recipe asks for it."""
         if self.stream is None:
             return recipe_ids(self.recipe, self.dataset.split("train"))
         if self.recipe.objective.positives == "text":
@@ -55,10 +55,10 @@ class BatchSource:
         return open_mined(self.run, self.recipe.offline, self.dataset.split("train"))
 
     def mine_anew(self, epoch: int, evaluated: System) -> None:
-        """Replace the lists, where the recipe says so, by those of the weights of this moment.
+        """Mine new lists with the current weights, if the recipe asks for it.
 
-        They are in the folder of the run before a step is made with them: what goes on from a
-        checkpoint within the epoch has the same.
+        They are saved in the folder of the run before a step uses them, so that a run resumed
+        within the epoch has the same lists.
         """
         offline = self.recipe.offline
         if offline is None or not is_due(offline, epoch):
@@ -75,20 +75,20 @@ class BatchSource:
         self.mined = self._open_mined()
 
     def go_on(self, state: TrainingState) -> None:
-        """Find the place in a stream where training begins or goes on."""
+        """Find the place in a stream where training starts or resumes."""
         if self.stream is not None:
             check_shards(self.run, self.stream.shards)
             self.stream.marks[:] = [Bookmark(*state.bookmark)]
 
     def bookmark(self, state: TrainingState) -> Bookmark:
-        """What a checkpoint has to know to find the next batch of a stream in the same shards."""
+        """Return the bookmark by which a checkpoint finds the next batch of a stream."""
         if self.stream is None:
             return Bookmark()
         note_shards(self.run, self.stream.shards)
         return self.stream.bookmark(self.recipe.training.batch_size, state.epoch, state.batch)
 
     def batches(self, epoch: int, start_batch: int) -> Loader[Batch] | StreamBatches:
-        """This process's part of the batches that are left of an epoch."""
+        """Make this process's part of the remaining batches of an epoch."""
         training = self.recipe.training
         asked: dict[str, Any] = {
             "batch_size": training.batch_size,

@@ -1,4 +1,4 @@
-"""From a recipe to a trained run: `gs.train`."""
+"""Training from a recipe to a run: `gs.train`."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ def train(
 ) -> Run:
     """Train a run to its end, new or from where it stopped.
 
-    Ctrl-C stops after the current step and raises KeyboardInterrupt; `resume` goes on without loss.
+    Ctrl-C stops after the current step and raises KeyboardInterrupt; `resume` continues exactly.
 
     Args:
-        recipe: a TOML file, or its tables as a dictionary; what it leaves out is as published.
-        out: folder of the new run; by default one under runs/ that the recipe names.
-        resume: folder of a run to go on with, in place of a recipe.
-        device: cpu or cuda; the GPU by default where there is one.
-        console: where to show how it goes; nowhere by default.
-        track: a function that is given every measurement, numbers by name, and its step.
+        recipe: a TOML file, or its tables as a dictionary; omitted keys have published values.
+        out: folder of the new run; by default a new one under runs/, named after the recipe.
+        resume: folder of a run to resume, instead of a recipe.
+        device: cpu or cuda; by default the GPU if there is one.
+        console: where to show progress; nowhere by default.
+        track: a function that gets every measurement, as numbers by name, and its step.
 
     Examples:
         >>> run = train({"training": {"epochs": 1}}, out="runs/first")  # doctest: +SKIP
@@ -85,7 +85,7 @@ def _as_recipe(given: Recipe | Mapping[str, Any] | str | Path | None) -> Recipe:
 
 @contextmanager
 def _new_run(folder: Path, recipe: Recipe) -> Iterator[Run]:
-    """Let the first process make a run, in a folder that it chooses for all."""
+    """Let the first process make a run, and choose its folder for all."""
     if not processes.is_first():
         yield Run(Path(processes.from_first("")))
         return
@@ -95,7 +95,7 @@ def _new_run(folder: Path, recipe: Recipe) -> Iterator[Run]:
 
 
 def _check_shared(run: Run) -> None:
-    """A ValueError where a machine does not see the folder that the first process writes into."""
+    """Raise a ValueError if a machine does not see the folder that the first process writes to."""
     if processes.any_of(not run.recipe_file.is_file()):
         raise ValueError(
             f"{run.folder} is not there on every machine: put the run on a file system that all of "
@@ -117,7 +117,7 @@ def _train(
     show: Show,
     track: Track | None,
 ) -> None:
-    """Train to the end, showing how it goes; a KeyboardInterrupt says how to go on."""
+    """Train to the end and show progress; a KeyboardInterrupt names the command that resumes."""
     _check_shared(run)
     recipe, say = run.recipe(), console or Console(quiet=True)
     with show("reading captions") as progress:
@@ -127,7 +127,7 @@ def _train(
     for note in filter(None, (system.note, build_objective(recipe).value_note)):
         _tell(say, note)
     end = stages(recipe)[-1].end
-    again = f"go on with {_resuming(run)}"
+    again = f"resume with {_resuming(run)}"
     try:
         with Monitor(console, end) as monitor:
             state = train_run(recipe, dataset, system, run, monitor, track)
@@ -144,7 +144,7 @@ def _train(
     if recipe.init is not None and state.best_rsum <= _rsum_at_start(run):
         _tell(
             say,
-            f"no epoch is better on dev than what it began with: {recipe.init} is still the best",
+            f"no epoch is better on dev than the initial weights: {recipe.init} is still the best",
         )
     if not monitor.has_trained:
         _tell(
@@ -156,7 +156,7 @@ def _train(
 
 
 def _resuming(run: Run) -> str:
-    """The command that goes on with a run, by as many processes as there are now."""
+    """Return the command that resumes a run, with the current number of processes."""
     number = processes.num_launched()
     shared = ("--processes", str(number)) if number > 1 else ()
     return command("train", "--resume", run.folder, *shared)
@@ -167,13 +167,13 @@ def _tell(console: Console, sentence: str) -> None:
 
 
 def _rsum_at_start(run: Run) -> float:
-    """The rsum on dev of the weights of another run; below all where there is no dev."""
+    """Return the rsum on dev of the weights of another run; -inf without a dev split."""
     start = next(run.metrics())
     return float(start["dev"]["rsum"]) if start["kind"] == "start" else -inf
 
 
 def default_folder(recipe: Recipe) -> Path:
-    """runs/vse++-triplet-hard-0, with a number behind it if that exists."""
+    """Return runs/vse++-triplet-hard-0, or the next number that is free."""
     parts = (recipe.model.name, recipe.objective.name, str(recipe.seed))
     base = Path("runs") / re.sub(r"[^\w+.-]+", "-", "-".join(parts))
     candidates = [base, *(base.with_name(f"{base.name}.{number}") for number in range(2, 1000))]

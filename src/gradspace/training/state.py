@@ -1,4 +1,4 @@
-"""How far a run is."""
+"""Progress of a run."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from gradspace.data.shards.order import Bookmark
 
 @dataclass(frozen=True)
 class TrainingState:
-    """How far a run is: what a checkpoint must know besides tensors."""
+    """Progress of a run: everything that a checkpoint stores besides tensors."""
 
     epoch: int = 0
     batch: int = 0
-    """Batches of the epoch that are done."""
+    """Number of finished batches of the epoch."""
     step: int = 0
-    """Updates of the weights that are done."""
+    """Number of updates of the weights."""
     best_rsum: float = -1.0
     loss_sum: float = 0.0
-    """Of the batches of the epoch that are done."""
+    """Sum over the finished batches of the epoch."""
     bookmark: tuple[int, int, int] = Bookmark()
-    """Where a stream is read on from."""
+    """Bookmark from which a stream is read."""

@@ -1,4 +1,4 @@
-"""How a run is asked to stop, by the user or by the machine."""
+"""Requests to stop a run, from the user or from the machine."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from types import FrameType
 
 @dataclass
 class Stopping:
-    """Set when the user or the machine asks the run to stop."""
+    """Flag set when the user or the machine asks the run to stop."""
 
     requested: bool = False
 
 
 @contextmanager
 def stop_signals() -> Iterator[Stopping]:
-    """Ctrl-C and SIGTERM stop after the current step; a second Ctrl-C stops at once."""
+    """Make Ctrl-C and SIGTERM stop after the current step; a second Ctrl-C stops at once."""
     stopping = Stopping()
 
     def request(number: int, frame: FrameType | None) -> None:

@@ -1,4 +1,4 @@
-"""The shards that a run on a stream reads, noted in its folder."""
+"""Record of the shards that a run on a stream reads, in its folder."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from gradspace.files import write_atomically
 from gradspace.runs.folder import Run
 
 Noted = tuple[str, int, str | None]
-"""Name, bytes and, once it was read, what identifies the content of a shard."""
+"""Name, size in bytes and, once it was read, content hash of a shard."""
 
 
 def note_shards(run: Run, shards: Shards) -> None:
-    """Write down what is known of the shards; content becomes known while a run reads them."""
+    """Record the shards; their content becomes known while a run reads them."""
     if processes.is_first():
         with write_atomically(run.folder / "shards.json") as file:
             json.dump(_noted(shards), file)
 
 
 def check_shards(run: Run, shards: Shards) -> None:
-    """See that the shards are those that a run began with.
+    """Raise a ValueError unless the shards are those that a run started with.
 
-    Where some were added, taken away or made anew, a resumed run would go on with other samples.
+    If some were added, removed or replaced, a resumed run would continue with other samples.
     """
     file = run.folder / "shards.json"
     if not file.exists():
@@ -35,8 +35,8 @@ def check_shards(run: Run, shards: Shards) -> None:
     if other is not None or len(began) != len(now):
         first = f"; the first that differs was {other[0]} of {other[1]:,} bytes" if other else ""
         raise ValueError(
-            f"{run.folder} began with {len(began)} shards and there are {len(now)}{first}: put "
-            "them back as they were, or start a new run with --init"
+            f"{run.folder} started with {len(began)} shards and there are {len(now)}{first}: "
+            "restore them, or start a new run with --init"
         )
     shards.contents |= {n: known[2] for n, known in enumerate(began) if known[2] is not None}
 

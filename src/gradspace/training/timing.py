@@ -1,4 +1,4 @@
-"""How long a training step of a run takes (AOQ supplement, Table 3)."""
+"""Duration of a training step of a run (AOQ supplement, Table 3)."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ WARM_UP, TIMED = 5, 20
 
 
 def seconds_per_batch(run: Run, dataset: Dataset, device: torch.device) -> float:
-    """The median over some steps of a new model with the recipe of a run, loading included.
+    """Measure the median over some steps of a new model with a run's recipe, loading included.
 
-    Other runs on the same machine disturb it.
+    Other runs on the same machine disturb the measurement.
     """
     recipe = run.recipe()
     with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""What large towers are asked to do: be compiled, and compute activations again."""
+"""Options of large towers: compilation, and recomputation of activations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gradspace.runs.recipe_tables import TrainingRecipe
 
 
 def prepare_towers(model: RetrievalModel, training: TrainingRecipe, device: torch.device) -> None:
-    """Have the towers of a new model do what the recipe says, or raise a ValueError."""
+    """Apply the recipe's options to the towers of a new model, or raise a ValueError."""
     parts = [part for part in model.modules() if isinstance(part, Pretrained)]
     if training.recompute_towers:
         for part in parts:
@@ -25,12 +25,12 @@ def prepare_towers(model: RetrievalModel, training: TrainingRecipe, device: torc
         for part in parts:
             for tower in part.towers():
                 for block in blocks_of(tower) or [tower]:
-                    # Captions and last batches differ in length: one graph for all of them.
+                    # Captions and last batches vary in length: use one graph for all of them.
                     block.compile(dynamic=True)
 
 
 def blocks_of(tower: nn.Module) -> list[nn.Module]:
-    """The layers that a tower is made of: the members of its outermost lists of modules."""
+    """List the layers of a tower: the members of its outermost lists of modules."""
     found: list[nn.Module] = []
     for child in tower.children():
         found += child if isinstance(child, nn.ModuleList) else blocks_of(child)
@@ -38,7 +38,7 @@ def blocks_of(tower: nn.Module) -> list[nn.Module]:
 
 
 def _recompute(part: Pretrained) -> None:
-    """Keep the inputs of every layer only, and compute it again in the backward pass."""
+    """Keep only the inputs of every layer, and recompute it in the backward pass."""
     network = part.network
     if network.supports_gradient_checkpointing:
         enable = getattr(network, "activation_checkpointing_enable", None)  # transformers 5
@@ -46,8 +46,8 @@ def _recompute(part: Pretrained) -> None:
     for tower in part.towers():
         if not any(getattr(module, "gradient_checkpointing", False) for module in tower.modules()):
             raise ValueError(
-                "training.recompute_towers: transformers cannot compute the layers of "
-                f"{type(tower).__name__} again; leave it out, and use training.chunk where memory "
+                "training.recompute_towers: transformers cannot recompute the layers of "
+                f"{type(tower).__name__}; leave it out, and use training.chunk if memory "
                 "is short"
             )
 

@@ -1,7 +1,7 @@
-"""Trackers: where the numbers of a training go besides metrics.jsonl.
+"""Trackers: destinations of a training's numbers besides metrics.jsonl.
 
-A tracker is a context manager that is given the run and yields a function of numbers and their
-step. `training.trackers` of the recipe names those to use; one more is a decorated function.
+A tracker is a context manager that gets the run and yields a function of numbers and their step.
+`training.trackers` of the recipe names those to use; a decorated function adds another one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gradspace.plugins import admit, load_installed
 from gradspace.runs.folder import Run
 
 Track = Callable[[Mapping[str, float], int], object]
-"""Takes numbers by name, such as `dev/rsum`, and the step they were measured at."""
+"""Function of numbers by name, such as `dev/rsum`, and the step they were measured at."""
 OpenTracker = Callable[[Run], AbstractContextManager[Track]]
 
 TRACKERS: dict[str, OpenTracker] = {}
@@ -36,12 +36,12 @@ def tracker(name: str) -> Callable[[OpenTracker], OpenTracker]:
 
 
 def open_tracker(name: str, run: Run) -> AbstractContextManager[Track]:
-    """A tracker by its name; a ValueError where it is not known or its package is missing."""
+    """Open a tracker by name; a ValueError if it is unknown or its package is missing."""
     if name not in TRACKERS:
         load_installed()
     if name not in TRACKERS:
         raise ValueError(
-            f"training.trackers: unknown tracker {name!r}; known are {', '.join(sorted(TRACKERS))}"
+            f"training.trackers: unknown tracker {name!r}; use one of {', '.join(sorted(TRACKERS))}"
         )
     return TRACKERS[name](run)
 
@@ -65,7 +65,7 @@ def tensorboard(run: Run) -> Iterator[Track]:
 @tracker("wandb")
 @contextmanager
 def wandb(run: Run) -> Iterator[Track]:
-    """Log to Weights & Biases, as its own settings and variables (WANDB_...) say."""
+    """Log to Weights & Biases, configured by its own settings and variables (WANDB_...)."""
     with _needs("Weights & Biases", "wandb"):
         import wandb as client
 
@@ -84,7 +84,7 @@ def wandb(run: Run) -> Iterator[Track]:
 @tracker("mlflow")
 @contextmanager
 def mlflow(run: Run) -> Iterator[Track]:
-    """Log to MLflow, where MLFLOW_TRACKING_URI says."""
+    """Log to MLflow, at the address in MLFLOW_TRACKING_URI."""
     with _needs("MLflow", "mlflow"):
         import mlflow as client
 
@@ -112,7 +112,7 @@ def _needs(name: str, extra: str) -> Iterator[None]:
 
 
 def _leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Every value of nested tables with its dotted key: `model.width`."""
+    """Yield every value of nested tables with its dotted key, such as `model.width`."""
     for key, value in table.items():
         if isinstance(value, Mapping):
             yield from _leaves(value, f"{prefix}{key}.")
@@ -120,7 +120,7 @@ def _leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
             yield f"{prefix}{key}", value
 
 
-# --- the same session after a pause -------------------------------------------------------------
+# --- resumed sessions ----------------------------------------------------------------------------
 
 
 def _ids_file(run: Run) -> Path:
@@ -133,7 +133,7 @@ def _ids(run: Run) -> dict[str, str]:
 
 
 def _known_id(run: Run, name: str) -> str | None:
-    """The session of an earlier part of this training, to be continued."""
+    """Return the session of an earlier part of this training, to be continued."""
     return _ids(run).get(name)
 
 

@@ -1,4 +1,4 @@
-"""What is measured of a batch now and then: which samples contribute to the gradient."""
+"""Measurements of a batch during training: the samples that contribute to the gradient."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from gradspace.scores.positives import Positives, match_ids
 from gradspace.training.pair_batches import ScoredBatch
 
 MOST_IMAGES = 1024
-"""Of a larger batch only so many are looked at, the first ones, with the texts that belong to them:
-the count needs the matrix of their scores, which the objective itself may do without."""
+"""Largest number of images measured in a batch: of a larger one the first, with their texts, as the
+count needs the matrix of their scores, which the objective itself may do without."""
 
 NUM_TRIPLETS = 100
-"""That are logged with every count."""
+"""Number of triplets logged with every count."""
 
 
 @torch.no_grad()
 def contributions(
     objective: Objective, images: Tensor, texts: Tensor, image_ids: Tensor, text_ids: Tensor
 ) -> dict[str, Any]:
-    """COCOS of a batch in both directions, and where some of its triplets lie."""
+    """Measure COCOS of a batch in both directions, with examples of its triplets."""
     if len(images) > MOST_IMAGES:
         images, image_ids = images[:MOST_IMAGES], image_ids[:MOST_IMAGES]
         theirs = torch.isin(text_ids, image_ids)
@@ -40,7 +40,7 @@ def contributions(
 
 @torch.no_grad()
 def contributions_of_scores(objective: Objective, batch: ScoredBatch) -> dict[str, Any]:
-    """The same for a model that scores pairs, with what was mined for the batch."""
+    """Measure a batch of a model that scores pairs, with its mined negatives."""
     ids = batch.image_ids.to(batch.scores.device), batch.text_ids.to(batch.scores.device)
     positives = match_ids(*ids)
     found = _contributions(objective, batch.scores, positives)
@@ -66,7 +66,7 @@ def offline_contributions(
     text_ids: Tensor,
     offline: Offline,
 ) -> dict[str, Any]:
-    """COCOS of what was mined for the pairs of this process."""
+    """Measure COCOS of the mined negatives of this process's pairs."""
     ids, mined = (image_ids, text_ids), offline.each(lambda part: part.float())
     return _both_ways(offline_cocos(objective, images.float(), texts.float(), ids, mined))
 

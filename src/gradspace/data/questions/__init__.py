@@ -1,7 +1,7 @@
 """`questions`: invented people, passages about them, and questions that one passage answers.
 
 lexicon   names and things
-people    who there is: families, whose members have much in common
+people    the people: families, whose members have much in common
 write     passages and questions
 """
 

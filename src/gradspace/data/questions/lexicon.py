@@ -1,4 +1,4 @@
-"""Names and things of the built-in dataset `questions`; every tuple is a pool to draw from."""
+"""Names and things of the built-in dataset `questions`; words are drawn from these tuples."""
 
 from __future__ import annotations
 

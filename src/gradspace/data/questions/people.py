@@ -1,8 +1,8 @@
-"""Who there is in a split of `questions`: every item a pure function of seed, split and index.
+"""People of a split of `questions`: each is a pure function of seed, split and index.
 
 People come in families of `FAMILY`. Members share their last name and town, and about half of
-everything else, so that the passages next to the right one are truly hard to tell from it. Still
-nobody shares any of the `CLUES` with anybody else of the split: every question has one answer.
+everything else, so that the passages next to the right one are truly hard to tell from it. Yet
+no two people of a split share any of the `CLUES`: every question has one answer.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gradspace.data.questions import lexicon
 
 FAMILY = 4
 LARGEST = 2000
-"""People of a split: beyond, names that nobody has become rare."""
+"""Largest number of people in a split, beyond which unused names become rare."""
 
 
 @dataclass(frozen=True)
@@ -60,14 +60,14 @@ CLUES = (
     ("thing", "friend", "month"),
     ("town", "instrument", "destination"),
 )
-"""Facts that together name one person of a split, and so may be asked with."""
+"""Facts that together identify one person of a split, and may therefore be asked with."""
 
 SHARED = ("last", "town")
 SHARE_OF_OTHERS = 0.5
 
 
 def people(split_number: int, count: int, seed: int) -> list[Person]:
-    """The first `count` people of a split: those of a smaller split are the first of a larger."""
+    """Draw the first `count` people of a split; smaller splits are beginnings of larger ones."""
     found: list[Person] = []
     taken: set[tuple[str, ...]] = set()
     for family in range(-(-count // FAMILY)):
@@ -79,7 +79,7 @@ def people(split_number: int, count: int, seed: int) -> list[Person]:
 
 
 def _draw(rng: np.random.Generator, eldest: Person | None, taken: set[tuple[str, ...]]) -> Person:
-    """Somebody whose clues nobody has yet, and who takes them."""
+    """Draw a person whose clues are not taken yet, and take them."""
     while True:
         person = _candidate(rng, eldest)
         clues = set(_clues(person))

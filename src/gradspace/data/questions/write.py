@@ -1,4 +1,4 @@
-"""From a person to a passage of five or six sentences, and to questions that it answers."""
+"""Passages of five or six sentences about a person, and questions that they answer."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SENTENCES = {
         "{first} dreams of a house in {destination}.",
     ),
 }
-"""What a passage says after its introduction, in any order; at most one of these is left out."""
+"""Sentences of a passage after its introduction, in any order; at most one is left out."""
 
 QUESTIONS: tuple[tuple[frozenset[str], tuple[str, ...]], ...] = (
     (frozenset(), ("What is the profession of {first} {last}?", "What does {first} {last} do?")),
@@ -89,11 +89,11 @@ QUESTIONS: tuple[tuple[frozenset[str], tuple[str, ...]], ...] = (
         ),
     ),
 )
-"""Ways to ask, and which sentences have to be there; what they name is one of the clues."""
+"""Ways to ask, with the sentences that must be there; what they name is one of the clues."""
 
 
 def write_passage(person: Person, rng: np.random.Generator) -> tuple[str, frozenset[str]]:
-    """The text, and which sentences it has after the introduction."""
+    """Write a passage, and say which sentences it has after the introduction."""
     order = [str(topic) for topic in rng.permutation(list(SENTENCES))]
     told = order[: len(order) - int(rng.integers(2))]
     sentences = [_pick(INTRODUCTION, rng), *(_pick(SENTENCES[topic], rng) for topic in told)]
@@ -103,7 +103,7 @@ def write_passage(person: Person, rng: np.random.Generator) -> tuple[str, frozen
 def write_questions(
     person: Person, told: frozenset[str], rng: np.random.Generator
 ) -> tuple[str, ...]:
-    """`QUESTIONS_EACH` different ones that the passage answers."""
+    """Write `QUESTIONS_EACH` different questions that the passage answers."""
     possible = [ways for needed, ways in QUESTIONS if needed <= told]
     chosen = rng.permutation(len(possible))[:QUESTIONS_EACH].tolist()
     return tuple(_fill(_pick(possible[number], rng), person) for number in chosen)
@@ -114,5 +114,5 @@ def _pick(ways: tuple[str, ...], rng: np.random.Generator) -> str:
 
 
 def _fill(sentence: str, person: Person) -> str:
-    """With `an` where it has to be."""
+    """Fill in a sentence, with `an` before vowels."""
     return re.sub(r"\b([Aa]) (?=[aeiou])", r"\1n ", sentence.format(**vars(person)))

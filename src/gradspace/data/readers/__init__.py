@@ -1,4 +1,4 @@
-"""One file per layout of datasets on disk. Every module in this folder is imported."""
+"""Readers, one file per layout of datasets on disk; every module in this folder is imported."""
 
 import importlib
 import pkgutil

@@ -1,6 +1,6 @@
-"""Datasets of Hugging Face: a folder that `save_to_disk` wrote, or anything `load_dataset` opens.
+"""Hugging Face datasets: a folder written by `save_to_disk`, or anything `load_dataset` opens.
 
-The second kind is given as `hf:owner/name`, a dataset of the hub, or `hf:folder`. Pictures stay in
+The latter are given as `hf:owner/name`, a dataset of the hub, or `hf:folder`. Pictures stay in
 the Arrow files of the library, which are read in place.
 """
 
@@ -20,7 +20,7 @@ from gradspace.progress import Progress
 
 PREFIX = "hf:"
 SAVED = ("dataset_dict.json", "state.json")
-"""What `save_to_disk` writes of several splits, and of one."""
+"""Files that `save_to_disk` writes for several splits, and for one."""
 
 
 def _recognises(path: Path) -> bool:
@@ -30,7 +30,7 @@ def _recognises(path: Path) -> bool:
 @reader(
     "huggingface",
     recognises=_recognises,
-    looks_for="a dataset of Hugging Face: a folder of save_to_disk, hf:owner/name, or hf:folder",
+    looks_for="a Hugging Face dataset: a folder of save_to_disk, hf:owner/name, or hf:folder",
     elsewhere=True,
 )
 def open_huggingface(
@@ -47,11 +47,13 @@ def open_huggingface(
     dev: str = "",
     test: str = "",
 ) -> Dataset:
-    """Hugging Face datasets with a column of pictures and one of captions."""
+    """Hugging Face datasets with a column of pictures and a column of captions."""
     if images is not None:
         raise ValueError(f"{path} has its own images: leave images out")
     if id_column and by_content:
-        raise ValueError("data.id_column and data.by_content both say which rows are one image")
+        raise ValueError(
+            "data.id_column and data.by_content both say which rows are one image: give one"
+        )
     found = _load(path, config)
     chosen = _chosen(found, {"train": train, "dev": dev, "test": test}, path)
     roots = _roots(path)
@@ -79,7 +81,7 @@ def _library() -> Any:
 
 
 def _load(path: Path, config: str) -> Mapping[str, Any]:
-    """Its splits by their own names."""
+    """Load the splits by their own names."""
     datasets = _library()
     name = str(path).removeprefix(PREFIX)
     try:
@@ -95,7 +97,7 @@ def _load(path: Path, config: str) -> Mapping[str, Any]:
 
 
 def _chosen(found: Mapping[str, Any], asked: Mapping[str, str], path: Path) -> dict[str, Any]:
-    """The tables of our splits: those that options name, or else those with usual names."""
+    """Select the tables of our splits: those that options name, or those with usual names."""
     chosen = {}
     for split, name in asked.items():
         if name and name not in found:
@@ -105,26 +107,26 @@ def _chosen(found: Mapping[str, Any], asked: Mapping[str, str], path: Path) -> d
             chosen[split] = found[name]
     if not chosen:
         raise ValueError(
-            f"{path} has the splits {', '.join(found)}: say which are data.train, data.dev and "
+            f"{path} has the splits {', '.join(found)}: name them as data.train, data.dev and "
             "data.test"
         )
     return chosen
 
 
 def _undecoded(table: Any, column: str) -> Any:
-    """The pictures of a table as they are stored."""
+    """Return the pictures of a table as they are stored."""
     datasets = _library()
     kept, feature = table.select_columns([column]), table.features[column]
     if isinstance(feature, datasets.Image):
         return kept.cast_column(column, datasets.Image(decode=False))
     inner = feature.get("bytes") if isinstance(feature, dict) else feature
     if getattr(inner, "dtype", "") not in ("binary", "large_binary"):
-        raise ValueError(f"column {column!r} has {feature}, and no pictures")
+        raise ValueError(f"column {column!r} has type {feature} instead of pictures")
     return kept
 
 
 def _roots(path: Path) -> tuple[Path, ...]:
-    """Folders in which pictures that are files of their own may be."""
+    """List the folders that may hold pictures stored as separate files."""
     local = Path(str(path).removeprefix(PREFIX)).expanduser()
     if local.exists():
         return (local.resolve(),)
@@ -136,7 +138,7 @@ def _roots(path: Path) -> tuple[Path, ...]:
 
 @dataclass(frozen=True, eq=False)
 class ArrowRows:
-    """The pictures of a table of the library."""
+    """Pictures of a table of the library."""
 
     table: Any
     column: str

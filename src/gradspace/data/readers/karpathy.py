@@ -13,7 +13,8 @@ from gradspace.data.json_files import read_json
 from gradspace.data.readers.registry import reader
 
 SPLITS = {"train": ("train", "restval"), "dev": ("val", "dev"), "test": ("test",)}
-"""Our names and those in the files; `restval` is what COCO's validation images add to training."""
+"""Our split names, and those in the files; `restval` is the part of COCO's validation images that
+is added to training."""
 
 HUGGING_FACE = ("dataset_dict.json", "dataset_info.json")
 """Files that its `save_to_disk` writes."""
@@ -23,12 +24,12 @@ HUGGING_FACE = ("dataset_dict.json", "dataset_info.json")
 class Sentence:
     raw: str
     sentid: int | None = None
-    """COCO's number of the caption."""
+    """Number of the caption in COCO."""
 
 
 @dataclass(frozen=True)
 class KarpathyEntry:
-    """One image of the file; COCO's have a `filepath`, the folder that the image is in."""
+    """One image of the file; COCO's have a `filepath`, the folder of the image."""
 
     filename: str
     split: Literal["train", "restval", "val", "dev", "test"]
@@ -53,11 +54,11 @@ def _recognises(path: Path) -> bool:
 
 @reader("karpathy", recognises=_recognises, looks_for="Karpathy's dataset_*.json")
 def open_karpathy(path: Path, images: Path | None) -> Dataset:
-    """Karpathy's JSON; `restval` joins train, `val` is called dev."""
+    """Karpathy's JSON; `restval` joins train, and `val` is called dev."""
     file, *others = _files(path)
     if others:
-        raise ValueError(f"{path} has {len(others) + 1} files dataset*.json; give one of them")
-    entries = read_json(file, KarpathyFile, "a dataset as Karpathy's").images
+        raise ValueError(f"{path} has {len(others) + 1} files dataset*.json; give only one")
+    entries = read_json(file, KarpathyFile, "a dataset in Karpathy's layout").images
     store, name_of = _locate(entries, file.parent, images)
     splits = {}
     for split, names in SPLITS.items():
@@ -85,7 +86,7 @@ def _without_folder(entry: KarpathyEntry) -> str:
 def _locate(
     entries: Sequence[KarpathyEntry], folder: Path, given: Path | None
 ) -> tuple[ImageStore | None, Callable[[KarpathyEntry], str]]:
-    """Where the images are, and under which names: people also put all of COCO in one folder."""
+    """Find the images, and the names they have there: some people put all of COCO in one folder."""
     for name_of in (_with_folder, _without_folder):
         names = [name_of(entry) for entry in entries]
         store = open_store(given) if given else find_store(folder, names)

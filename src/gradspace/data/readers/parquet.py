@@ -1,7 +1,7 @@
 """Parquet files with pictures in them: a struct of bytes and path, or a binary column.
 
 A Parquet file has to be read in large pieces, so its pictures are copied once, file by file, into
-the cache, where each of them is read by itself; what was copied is not copied again.
+the cache, where each can be read separately.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from gradspace.parameters import Flag
 from gradspace.progress import Progress
 
 AT_ONCE = 64
-"""Rows that are copied in one go."""
+"""Number of rows copied in one go."""
 ORDER = ("train", "dev", "test")
 
 
@@ -62,11 +62,13 @@ def open_parquet(
     dev_share: Fraction = 0.1,
     test_share: Fraction = 0.1,
 ) -> Dataset:
-    """Parquet files that hold pictures, with captions beside them."""
+    """Parquet files that contain pictures, with captions beside them."""
     if images is not None:
         raise ValueError(f"{path} has its own images: leave images out")
     if id_column and by_content:
-        raise ValueError("data.id_column and data.by_content both say which rows are one image")
+        raise ValueError(
+            "data.id_column and data.by_content both say which rows are one image: give one"
+        )
     found = shards_by_split(path, {"dev": dev, "test": test}, ".parquet")
     total, done = sum(map(len, found.values())), 0
     splits: dict[str, Split] = {}
@@ -112,7 +114,7 @@ def _values(file: Path, column: str) -> list[Any]:
 
 @dataclass(frozen=True, eq=False)
 class Copy:
-    """The pictures of one file, one after the other, and where each of them ends."""
+    """Pictures of one file, one after the other, and the end of each."""
 
     pictures: Path
     ends: Indices
@@ -120,7 +122,7 @@ class Copy:
 
 @dataclass(frozen=True, eq=False)
 class CopiedRows:
-    """The pictures of all files, by row."""
+    """Pictures of all files, by row."""
 
     parts: tuple[Copy, ...]
     files: ShardFiles = field(default_factory=ShardFiles)

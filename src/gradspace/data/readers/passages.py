@@ -1,8 +1,8 @@
-"""A corpus of one's own: passages.tsv (id, text), questions.tsv (passage id, question), splits.
+"""Your own corpus: passages.tsv (id, text), questions.tsv (passage id, question), and splits.
 
-Both files are without a header; ids are any words. Splits come from `train.txt`, `dev.txt` (or
-`val.txt`) and `test.txt`, a passage id a line, or from shares of the passages, as those of tables
-of captions do (`table.py`). A question belongs to the split of its passage.
+Neither file has a header; ids are arbitrary words. Splits come from `train.txt`, `dev.txt` (or
+`val.txt`) and `test.txt`, one passage id per line, or from shares of the passages, like those of
+tables of captions (`table.py`). A question belongs to the split of its passage.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def open_passages(
 ) -> Dataset:
     """Passages and questions as text; splits from train.txt, dev.txt and test.txt, or by shares."""
     if images is not None:
-        raise ValueError(f"{path} has passages in the place of images: leave images out")
+        raise ValueError(f"{path} has passages in place of images: leave images out")
     problems: list[Problem] = []
     texts: dict[str, str] = {}
     for where, name, text in _rows(path / FILES[0], problems):
@@ -62,7 +62,7 @@ def open_passages(
 
 
 def _rows(file: Path, problems: list[Problem]) -> Iterator[tuple[str, str, str]]:
-    """Where a row is, its id and its text; rows of another form are problems."""
+    """Yield the place, id and text of each row; malformed rows are reported as problems."""
     for number, line in enumerate(read_lines(file), start=1):
         where = f"line {number} of {file.name}"
         fields = line.split("\t")

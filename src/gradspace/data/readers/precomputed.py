@@ -1,8 +1,8 @@
 """SCAN's precomputed layout: `train_ims.npy`, `train_caps.txt`, `train_ids.txt` and so on.
 
 Features are [rows, regions, width]. As many rows as captions means one row per caption: rows of
-one image are then equal and follow each other. Otherwise there is one row per image, and every
-image has the same number of captions, one after the other.
+one image are then equal and consecutive. Otherwise there is one row per image, and every image has
+the same number of consecutive captions.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _recognises(path: Path) -> bool:
 def open_precomputed(path: Path, images: Path | None) -> Dataset:
     """SCAN's region features and captions, one row per image or per caption."""
     if images is not None:
-        raise ValueError(f"{path} has features and does not say which images: leave images out")
+        raise ValueError(f"{path} has features that do not name their images: leave images out")
     found = {file.name.removesuffix("_ims.npy") for file in path.glob("*_ims.npy")}
     if not found <= set(SPLITS):
         unknown = min(found - set(SPLITS))
@@ -61,14 +61,14 @@ def _open(folder: Path, split: str) -> Split:
 
 
 def _rows_per_image(features: FeatureFile) -> int:
-    """How many rows at the start are equal: 1 where every row is another image."""
+    """Count how many rows at the start are equal: 1 if there is one row per image."""
     first = features.load(0)
     rows = range(1, len(features))
     return next((row for row in rows if not np.array_equal(features.load(row), first)), len(rows))
 
 
 def _image_names(folder: Path, split: str, num_images: int, per_image: int) -> list[str]:
-    """From `train_ids.txt`, which has a line per image or per caption, or made up."""
+    """Read `train_ids.txt`, with a line per image or per caption, or make up names."""
     path = folder / f"{split}_ids.txt"
     if not path.is_file():
         return [f"{split}-{index:06d}" for index in range(num_images)]

@@ -16,9 +16,9 @@ Open = TypeVar("Open", bound=Callable[..., Dataset])
 
 @dataclass(frozen=True)
 class Reader:
-    """How one layout is recognised and opened.
+    """Reader of one layout: how it is recognised and opened.
 
-    Without `recognises` the dataset is not on disk: `open(**options)` is called for its name.
+    Without `recognises` the dataset is not on disk, and `open(**options)` is called for its name.
     Otherwise `open(path, images, **options)` is called for a path that `recognises` accepts.
     """
 
@@ -27,7 +27,7 @@ class Reader:
     recognises: Callable[[Path], bool] | None
     looks_for: str
     elsewhere: bool = False
-    """Is `recognises` also asked about what is no file and no folder, such as a glob?"""
+    """Whether `recognises` is also asked about paths that are neither files nor folders: globs."""
 
     @property
     def shows_progress(self) -> bool:
@@ -50,10 +50,10 @@ def reader(
 ) -> Callable[[Open], Open]:
     """Register `open` as the reader of layout `name`.
 
-    `open` may leave items with problems in the dataset: `problems.py` finds them for everybody.
+    `open` may leave items with problems in the dataset: `problems.py` finds them for all readers.
     Its parameters with a default are the options that `open_dataset` takes for this layout, and
-    `looks_for` completes the sentence "a dataset is ..." for paths that no reader recognises. One
-    that takes long has a keyword `progress` without a default, and calls it where it is given.
+    `looks_for` completes the sentence "a dataset is ..." for paths that no reader recognises. Slow
+    ones have a keyword `progress` without a default, and call it if it is given.
     """
 
     def register(open: Open) -> Open:

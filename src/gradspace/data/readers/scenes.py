@@ -68,7 +68,7 @@ def open_scenes(
 
 
 def true_relevance(split: Split) -> NDArray[np.bool_]:
-    """[captions, images]: of which images every caption of a `scenes` split is true."""
+    """Compute the truth [captions, images]: which images of a `scenes` split each caption fits."""
     if not isinstance(split.images, SceneImages):
         raise ValueError("only splits of the built-in dataset scenes know their true relevance")
     scenes = split.images.scenes
@@ -85,7 +85,7 @@ def _open_split(scenes: Scenes) -> Split:
 
 
 def _make(scenes: Scenes, folder: Path) -> None:
-    """Write one image at a time: any number of scenes fits in memory."""
+    """Write one image at a time, so that any number of scenes fits in memory."""
     texts = [[caption.text for caption in scenes.captions(i)] for i in range(len(scenes))]
     with write_atomically(folder / "captions.json") as file:
         json.dump(texts, file)

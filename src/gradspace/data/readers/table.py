@@ -1,12 +1,12 @@
 """A table of captions (TSV, CSV or Parquet) with columns `image` and `caption`, and images.
 
-Splits come from the first of these that there is:
+Splits come from the first of these that exists:
 
-- files `train.txt`, `dev.txt` (or `val.txt`) and `test.txt` beside the table, an image name a line;
-  images of the table that no file names are not used;
+- files `train.txt`, `dev.txt` (or `val.txt`) and `test.txt` beside the table, one image name per
+  line; images of the table that no file names are not used;
 - a column `split` with these names;
 - shares of the images, `dev_share` and `test_share`, chosen by a hash of the name, so that the
-  choice is the same every time and hardly changes when images are added.
+  choice is reproducible and hardly changes when images are added.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from gradspace.wording import counted
 
 SUFFIXES = (".tsv", ".csv", ".parquet")
 SPLITS = {"train": "train", "dev": "dev", "val": "dev", "test": "test"}
-"""Names that users give to splits, and ours."""
+"""Split names in files, and ours."""
 
 
 @dataclass
 class CaptionTable:
-    """The rows of a file, by image, in their order."""
+    """Rows of a file, grouped by image, in their order."""
 
     captions: dict[str, list[str]] = field(default_factory=dict)
     images_of_split: dict[str, dict[str, None]] = field(default_factory=dict)
@@ -67,7 +67,7 @@ def _files(path: Path) -> list[Path]:
 
 
 def _is_table(file: Path) -> bool:
-    """Parquet files with pictures are for another reader, and so are those that go with a shard.
+    """Whether a file is a table of captions, not one with pictures and not one beside a shard.
 
     img2dataset writes one beside every tar, with the captions and where the pictures came from.
     """
@@ -77,7 +77,7 @@ def _is_table(file: Path) -> bool:
 
 
 def _columns(file: Path) -> Sequence[str]:
-    """None where it cannot be read: photos may lie beside tables of any kind."""
+    """Read the column names; none if the file cannot be read: photos may lie beside any table."""
     with suppress(ValueError):
         return next(_rows(file), (0, []))[1]
     return []
@@ -94,7 +94,7 @@ def open_table(
     """Columns image and caption; splits from train.txt, dev.txt and test.txt, or by shares."""
     file, *others = _files(path)
     if others:
-        raise ValueError(f"{path} has {len(others) + 1} tables of captions; give one of them")
+        raise ValueError(f"{path} has {len(others) + 1} tables of captions; give only one of them")
     table = _read(file)
     store = open_store(images) if images else find_store(file.parent, list(table.captions))
     named = split_files(file.parent) or table.splits
@@ -135,7 +135,7 @@ def _rows(file: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def _text_rows(file: Path) -> Iterator[tuple[int, list[str]]]:
-    """Line numbers and fields, the header first; a quote is just a character in TSV."""
+    """Yield line numbers and fields, the header first; a quote is an ordinary character in TSV."""
     tabs = file.suffix == ".tsv"
     rows = csv.reader(
         io.StringIO(read_text(file), newline=""),
@@ -164,7 +164,7 @@ def _parquet_rows(file: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def split_files(folder: Path) -> Splits:
-    """The names in train.txt, dev.txt (or val.txt) and test.txt, where there are any."""
+    """Read the names in train.txt, dev.txt (or val.txt) and test.txt, if there are any."""
     found: dict[str, list[str]] = {}
     for name, split in SPLITS.items():
         file = folder / f"{name}.txt"
@@ -180,7 +180,7 @@ def split_files(folder: Path) -> Splits:
 def _captions_without_image(
     table: CaptionTable, splits: Splits, store: ImageStore | None
 ) -> Iterator[Problem]:
-    """Images that have captions but are in no split, and in no folder or zip either."""
+    """Report images with captions that are in no split and have no file either."""
     used = {name for names in splits.values() for name in names}
     for name in table.captions:
         if name not in used and (store is None or name not in store):

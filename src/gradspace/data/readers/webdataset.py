@@ -1,8 +1,8 @@
 """Tar shards in the layout of WebDataset, opened as a whole or streamed.
 
-Shards are a folder, a file, a glob, or a brace range such as `train-{000..012}.tar`. Their names
-say what they are for where they begin with train, dev, val or test; `dev` and `test` name further
-shards. Without any of that, pictures are divided by shares, as in `table.py`.
+Shards are given as a folder, a file, a glob, or a brace range such as `train-{000..012}.tar`. Names
+that begin with train, dev, val or test tell their split; `dev` and `test` name further shards.
+Otherwise pictures are divided by shares, as in `table.py`.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from gradspace.parameters import Flag
 from gradspace.progress import Progress
 
 AtOnce = Annotated[int, Field(gt=0, le=32)]
-"""Their indexes and those of the next ones are kept in memory: `store.MOST_KNOWN`."""
+"""Limited, because their indexes and those of the next ones stay in memory: `store.MOST_KNOWN`."""
 Place = tuple[int, int]
-"""A shard and the number of a sample in it."""
+"""A shard, and the number of a sample in it."""
 
 
 def _recognises(path: Path) -> bool:
@@ -59,14 +59,14 @@ def open_webdataset(
     shards_at_once: AtOnce = 8,
     vocabulary_samples: PositiveInt = 500_000,
 ) -> Dataset:
-    """WebDataset's tar shards: pictures with .txt or .json beside them, under one name."""
+    """WebDataset's tar shards: pictures, each with a .txt or .json of the same name."""
     if images is not None:
         raise ValueError(f"{path} has its own images: leave images out")
     found = shards_by_split(path, {"dev": dev, "test": test})
     streamed = None
     if stream:
         if epoch_samples is None:
-            raise ValueError("data.stream needs data.epoch_samples: how many samples an epoch has")
+            raise ValueError("data.stream needs data.epoch_samples, the samples per epoch")
         train = found.pop("train", []) or found.pop("", [])
         if not train:
             raise ValueError(f"{path} has no shards for training, so there is nothing to stream")
@@ -116,7 +116,7 @@ def _make_split(
 def _read(
     shards: Shards, split: str, problems: list[Problem], read_one: Callable[[], None]
 ) -> tuple[SampleStore, dict[str, list[str]]]:
-    """Where the pictures are, and their captions, by name."""
+    """Index the pictures, and collect the captions by name."""
     places: dict[str, Place] = {}
     captions: dict[str, list[str]] = {}
     for shard in range(len(shards)):
@@ -139,7 +139,7 @@ def _read(
 
 @dataclass
 class SampleStore:
-    """The pictures of shards by name, read in place: an `ImageStore`."""
+    """Pictures of shards by name, read in place: an `ImageStore`."""
 
     path: Path
     shards: Shards

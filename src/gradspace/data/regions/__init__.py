@@ -1,1 +1,1 @@
-"""Region features of a detector, in the files that people have them in, converted once."""
+"""Region features of detectors, converted once from the usual file formats."""

@@ -1,4 +1,4 @@
-"""Features that people have, as a features folder: each image once, interrupted it goes on."""
+"""Conversion of existing region features to a features folder, once per image, resumable."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gradspace.files import check_out_folder
 from gradspace.progress import Progress, Show, silently
 
 AT_ONCE = 64
-"""Images after which what was written is on disk for sure."""
+"""Number of images after which written rows are flushed to disk."""
 
 
 def convert_regions(
@@ -34,11 +34,11 @@ def convert_regions(
     dtype: Literal["float16", "float32"] = "float16",
     show: Show = silently,
 ) -> tuple[int, ...]:
-    """Write the features of every image of a dataset into a folder; the shape of one image's.
+    """Write the features of every image of a dataset to a folder; return the shape of one image's.
 
-    Where images have different numbers of regions, `boxes` of each are kept, the first ones, and
-    those of an image that has fewer are repeated. `width` and `ids` are for files that do not say
-    them: numbers of a region, and a text file with the image of every row.
+    If images have different numbers of regions, the first `boxes` of each are kept, and images with
+    fewer repeat their own. `width` and `ids` are for files without this information: the numbers
+    per region, and a text file with the image of every row.
     """
     names = tuple(f"{split}.{ending}" for split in dataset.splits for ending in ("npy", "json"))
     check_out_folder(folder, "features", names)
@@ -66,7 +66,7 @@ def convert_regions(
 def open_regions(
     source: Path, *, width: int | None, ids: Path | None, progress: Progress | None
 ) -> RegionSource:
-    """The source in a file, a folder of LMDB, or some .tsv files by a pattern."""
+    """Open the source in a file, an LMDB folder, or the .tsv files of a pattern."""
     if (source / "data.mdb").is_file() or source.suffix in (".lmdb", ".mdb"):
         if not source.exists():
             raise ValueError(f"{source} does not exist: expected an LMDB database")
@@ -77,8 +77,8 @@ def open_regions(
     files = [] if source.is_dir() else find_shards(source)
     if not files or not all(".tsv" in file.suffixes for file in files):
         raise ValueError(
-            f"{source} is in no known form: expected .tsv (or .tsv.0 and so on), .hdf5, .h5, .lmdb "
-            "or a folder with data.mdb"
+            f"{source} is not in a known format: expected .tsv (or .tsv.0 and so on), .hdf5, .h5, "
+            ".lmdb or a folder with data.mdb"
         )
     return TsvRegions(files, progress)
 
@@ -96,7 +96,7 @@ def _checked(found: RegionSource, place: int, source: Path) -> Regions:
 def _fitted(
     found: RegionSource, place: int, shape: Sequence[int], boxes: int | None, source: Path
 ) -> Regions:
-    """As many regions as every image has."""
+    """Cut or repeat regions, so that every image has the same number."""
     regions = _checked(found, place, source)
     name = f"{found.ids[place]!r} in {source}"
     if regions.shape[1] != shape[1]:
@@ -105,8 +105,8 @@ def _fitted(
         )
     if boxes is None and len(regions) != shape[0]:
         raise ValueError(
-            f"{name} has {len(regions)} regions, and the first image {shape[0]}: say with --boxes "
-            "how many are kept of each; those of an image with fewer are repeated"
+            f"{name} has {len(regions)} regions, and the first image {shape[0]}: set with --boxes "
+            "how many to keep of each image; images with fewer repeat their own"
         )
     if not np.isfinite(regions).all():
         raise ValueError(f"the features of {name} are NaN or infinite")

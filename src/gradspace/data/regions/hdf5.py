@@ -1,4 +1,4 @@
-"""HDF5 files with region features, in the layouts that people share.
+"""HDF5 files with region features, in the usual layouts.
 
 - a group per image with `features`, or datasets `<id>_features`: the ids are in the file;
 - `image_features` or `features` as [images, boxes, width], or as [boxes, width] with the first and
@@ -21,7 +21,7 @@ IDS = ("image_ids", "ids", "img_ids")
 
 
 class Hdf5Regions:
-    """The features in one file; nothing that lies in another file is followed."""
+    """Features in one HDF5 file; links to other files are not followed."""
 
     def __init__(self, path: Path, ids: Sequence[str] | None) -> None:
         self.path = path
@@ -54,7 +54,7 @@ class Hdf5Regions:
         return np.asarray(found)
 
     def _by_image(self) -> dict[str, str]:
-        """The dataset of every image."""
+        """Map every image to its dataset."""
         names = {}
         for name in self._file:
             if name.endswith(ENDING):
@@ -72,14 +72,14 @@ class Hdf5Regions:
         name = next((name for name in IDS if name in self._file), None)
         if name is None:
             raise ValueError(
-                f"{self.path} does not say which images its rows are of: give --ids, a text file "
-                "with an image a line"
+                f"{self.path} does not name the images of its rows: give --ids, a text file with "
+                "one image per line"
             )
         stored = self._dataset(name)[()].tolist()
         return [value.decode() if isinstance(value, bytes) else str(value) for value in stored]
 
     def _link(self, name: str) -> bool:
-        """Whether it is in this file, and a group."""
+        """Whether a name is a group of this file, not a link to another one."""
         h5py = library("h5py")
         inside = not isinstance(self._file.get(name, getlink=True), h5py.ExternalLink)
         return inside and isinstance(self._file[name], h5py.Group)

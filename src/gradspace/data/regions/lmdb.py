@@ -1,7 +1,7 @@
-"""LMDB databases with the features of an image under its id.
+"""LMDB databases that store the features of an image under its id.
 
 A value is an .npy, an .npz with `features`, `feat` or `x`, or plain float32 numbers, whose width
-has to be told. Values that were pickled are refused: reading them would run what they say.
+the user has to give. Pickled values are refused, as loading them would execute their code.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NPY, NPZ, PICKLED = b"\x93NUMPY", b"PK\x03\x04", b"\x80"
 
 
 class LmdbRegions:
-    """The values of one database."""
+    """Values of one database."""
 
     def __init__(self, path: Path, width: int | None) -> None:
         lmdb = library("lmdb")
@@ -33,7 +33,7 @@ class LmdbRegions:
                 keys: list[bytes] = list(reading.cursor().iternext(values=False))
         except lmdb.Error as error:
             raise ValueError(f"{path} is not a complete LMDB database: {error}") from None
-        # Some databases also have a list of their own keys in them, which is no image.
+        # Some databases also contain a list of their own keys, which is not an image.
         self._keys = [key for key in keys if key not in (b"keys", b"__keys__", b"__len__")]
         self.ids = [key.decode("utf-8", "replace") for key in self._keys]
 
@@ -43,8 +43,8 @@ class LmdbRegions:
         what = f"the value of {self.ids[place]!r} in {self.path}"
         if data.startswith(PICKLED):
             raise ValueError(
-                f"{what} is pickled, and reading it could run any code: have whoever made it write "
-                "numpy.save of the features instead"
+                f"{what} is pickled, and reading it could run any code: ask its author to store "
+                "the features with numpy.save instead"
             )
         if data.startswith((NPY, NPZ)):
             return _of_numpy(data, what)

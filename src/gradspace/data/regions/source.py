@@ -1,4 +1,4 @@
-"""Where region features come from: ids of images, and the features of each."""
+"""Sources of region features: the ids of images, and the features of each."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from numpy.typing import NDArray
 from gradspace.wording import counted
 
 Regions = NDArray[Any]
-"""[boxes, width], numbers of any precision"""
+"""Features of the regions of an image, [boxes, width], of any precision."""
 
 _NUMBER = re.compile(r"(\d+)$")
 
 
 class RegionSource(Protocol):
-    """Features of many images."""
+    """Features of many images by id."""
 
     @property
     def ids(self) -> Sequence[str]: ...
 
     def load(self, place: int) -> Regions:
-        """Those of the image with this place among the ids; a ValueError where they are broken."""
+        """Load the features of the image at this place among the ids; a ValueError if broken."""
 
 
 def library(name: str) -> Any:
-    """An optional package that reads one kind of file."""
+    """Import an optional package that reads one kind of file."""
     try:
         return importlib.import_module(name)
     except ImportError:
@@ -40,17 +40,17 @@ def library(name: str) -> Any:
 
 
 def from_bytes(data: bytes, num_boxes: int, what: str) -> Regions:
-    """float32 numbers as they are in memory, so many rows of them."""
+    """Interpret raw float32 bytes as `num_boxes` rows."""
     if num_boxes < 1 or not data or len(data) % (4 * num_boxes):
-        raise ValueError(f"{what} has {len(data)} bytes, which are not {num_boxes} rows of float32")
+        raise ValueError(f"{what} has {len(data)} bytes, which is not {num_boxes} rows of float32")
     return np.frombuffer(data, "<f4").reshape(num_boxes, -1)
 
 
 def find_places(ids: Sequence[str], names: Sequence[str], where: Path) -> list[int]:
-    """The place among the ids of every image.
+    """Find the place of every image among the ids.
 
-    An id is the name of the image, with or without folder and ending, or the number that the name
-    ends with, as 391895 of COCO_val2014_000000391895.jpg.
+    An id is the name of the image, with or without folder and extension, or the number at the end
+    of the name, such as 391895 for COCO_val2014_000000391895.jpg.
     """
     known: dict[str, int] = {}
     for place, written in enumerate(ids):
@@ -69,7 +69,7 @@ def find_places(ids: Sequence[str], names: Sequence[str], where: Path) -> list[i
         seen: dict[int, str] = {}
         for name, place in zip(names, found, strict=True):
             if place in seen:
-                raise ValueError(f"{seen[place]!r} and {name!r} would both be {ids[place]!r}")
+                raise ValueError(f"{seen[place]!r} and {name!r} both match {ids[place]!r}")
             seen[place] = name
     return found
 
@@ -81,6 +81,6 @@ def _find(known: dict[str, int], name: str) -> int | None:
 
 
 def _number(text: str) -> str:
-    """The number at the end, without leading zeros."""
+    """Extract the number at the end, without leading zeros."""
     found = _NUMBER.search(text)
     return str(int(found[1])) if found else ""

@@ -1,4 +1,4 @@
-"""Tab-separated files with features in base64: bottom-up-attention's, LXMERT's and VinVL's.
+"""Tab-separated files with base64 features, as bottom-up-attention, LXMERT and VinVL write them.
 
 The rows are `image_id, ..., num_boxes, boxes, features` (bottom-up-attention has 6 columns, LXMERT
 10), or `key, num_boxes, features` (VinVL's features.tsv), or `key` and a JSON (VinVL's
@@ -26,7 +26,7 @@ LONGEST_ID = 1024
 
 
 class TsvRegions:
-    """Rows of some files, found once by reading these from beginning to end."""
+    """Rows of some .tsv files, whose places are found once by reading the files completely."""
 
     def __init__(self, paths: Sequence[Path], progress: Progress | None = None) -> None:
         self.paths = paths
@@ -69,13 +69,13 @@ def _of_json(value: Any, what: str) -> Regions:
     if "objects" in value:
         features = [b64decode(one["feature"], validate=True) for one in value["objects"]]
         if len({len(one) for one in features}) > 1:
-            raise ValueError(f"{what} has objects whose features are of several lengths")
+            raise ValueError(f"{what} has objects whose features differ in length")
         return from_bytes(b"".join(features), len(features), what)
     return from_bytes(b64decode(value["features"], validate=True), int(value["num_boxes"]), what)
 
 
 def _known_rows(path: Path, tell: Any) -> tuple[list[str], Indices]:
-    """Ids and beginnings of the rows, kept in the cache: some files have 100 GB."""
+    """Find ids and offsets of the rows, and cache them, as some files have 100 GB."""
     status = path.stat()
     known = f"{path.absolute()} {status.st_size} {status.st_mtime_ns}"
     digest = blake2b(known.encode(), digest_size=16).hexdigest()
@@ -104,18 +104,18 @@ def _by_reading(path: Path, tell: Any) -> tuple[list[str], list[int]]:
 
 
 def _by_lineidx(path: Path, lines: Path) -> tuple[list[str], list[int]]:
-    """VinVL's files have one beside them with the beginning of every row."""
+    """Read the offset of every row from the .lineidx that VinVL has beside its files."""
     ids, starts = [], []
     try:
         listed = [int(line) for line in lines.read_text().split()]
     except ValueError:
-        raise ValueError(f"{lines} has other things than numbers: delete it") from None
+        raise ValueError(f"{lines} must contain only numbers: delete it") from None
     with open(path, "rb") as file:
         for start in listed:
             file.seek(max(start - 1, 0))
             before = file.read(1) if start else b"\n"
             if before != b"\n":
-                raise ValueError(f"{lines} is of another file than {path.name}: delete it")
+                raise ValueError(f"{lines} does not belong to {path.name}: delete it")
             ids.append(_id(file.read(LONGEST_ID), path, start))
             starts.append(start)
     return ids, starts

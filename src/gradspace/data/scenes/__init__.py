@@ -1,9 +1,9 @@
 """`scenes`: procedural pictures of toys, with captions whose truth is known for every picture.
 
-world     what a scene is, and which relations hold in it
-layout    where groups stand
+world     scenes, and the relations that hold in them
+layout    positions of groups
 sample    a random scene
-truth     what captions mean, and of which scenes they are true
+truth     meanings of captions, and the scenes of which they are true
 lexicon   words and noun phrases
 captions  clauses and sentences
 backdrops, sprites, traces, render    from a scene to an image

@@ -1,4 +1,4 @@
-"""Backdrops: large textures made once per process, of which every image shows another part."""
+"""Backdrops: large textures made once per process, of which every image shows a random part."""
 
 from functools import lru_cache
 
@@ -9,7 +9,7 @@ from gradspace.data.scenes.world import BACKDROPS
 
 Colour = tuple[int, int, int]
 EXTRA = 1.5
-"""How much wider a texture is than the image that shows a part of it."""
+"""Width of a texture relative to the image that shows a part of it."""
 
 BASE: dict[str, Colour] = {
     "table": (176, 128, 84),
@@ -24,12 +24,12 @@ BASE: dict[str, Colour] = {
 
 
 def ink(backdrop: str) -> Colour:
-    """A colour for motion lines and strings that stands out from a backdrop."""
+    """Return a colour for motion lines and strings that stands out from a backdrop."""
     return (236, 236, 250) if backdrop == "night" else (52, 46, 48)
 
 
 def backdrop(name: str, size: int, rng: np.random.Generator) -> Image.Image:
-    """RGB picture of a random part of a backdrop, `size` pixels wide."""
+    """Draw a random part of a backdrop as an RGB picture, `size` pixels wide."""
     texture = _texture(name, size)
     left, top = (rng.random(2) * (texture.width - size)).astype(int).tolist()
     part = texture.crop((left, top, left + size, top + size))

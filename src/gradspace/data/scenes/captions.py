@@ -1,7 +1,7 @@
-"""Write captions of a scene: clauses joined to sentences, each with what it means.
+"""Captions of a scene: clauses joined into sentences, each with its meaning.
 
-A clause speaks of groups that no other clause of the same caption speaks of, so the meaning of a
-caption is simply the meanings of its clauses put together.
+A clause mentions groups that no other clause of the same caption mentions, so the meaning of a
+caption is simply the conjunction of the meanings of its clauses.
 """
 
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ KINDS = ("action", "spatial", "passive", "negation", "count", "partial", "only")
 
 @dataclass(frozen=True)
 class Clause:
-    """Words, what they mean, and the numbers of the groups they speak of."""
+    """Words, their meaning, and the numbers of the groups they mention."""
 
     text: str
     meaning: Meaning
@@ -49,7 +49,7 @@ class Clause:
 
 
 def write_captions(scene: Scene, rng: np.random.Generator) -> tuple[Caption, ...]:
-    """Five different captions, each true of `scene` and 5 to 20 words long."""
+    """Write five different captions, each true of `scene` and 5 to 20 words long."""
     facts = relation_facts(scene)
     captions: dict[str, Caption] = {}
     while len(captions) < CAPTIONS_PER_SCENE:
@@ -60,7 +60,7 @@ def write_captions(scene: Scene, rng: np.random.Generator) -> tuple[Caption, ...
 
 
 def relation_facts(scene: Scene) -> tuple[Relation, ...]:
-    """Every relation that holds between two groups of `scene`."""
+    """List every relation that holds between two groups of `scene`."""
     pairs = tuple(permutations(range(len(scene.groups)), 2))
     return tuple(
         Relation(name, i, j) for name in RELATIONS for i, j in pairs if related(scene, name, i, j)
@@ -68,7 +68,7 @@ def relation_facts(scene: Scene) -> tuple[Relation, ...]:
 
 
 def write_caption(scene: Scene, facts: Sequence[Relation], rng: np.random.Generator) -> Caption:
-    """One caption: a relation or a list, then perhaps further groups, a place and a negation."""
+    """Write a caption: a relation or a list, perhaps with more groups, a place and a negation."""
     detail = rng.random()
     if facts and rng.random() < 0.65:
         clause = _relation(scene, facts, rng, detail)
@@ -88,7 +88,7 @@ def write_caption(scene: Scene, facts: Sequence[Relation], rng: np.random.Genera
 
 
 def _kinds(clause: Clause, scene: Scene) -> tuple[str, ...]:
-    """Which of KINDS a caption is; partial: some group is not mentioned."""
+    """List which of KINDS a caption is; partial means that some group is not mentioned."""
     meaning = clause.meaning
     names = {relation.name for relation in meaning.relations}
     applies = {
@@ -104,7 +104,7 @@ def _kinds(clause: Clause, scene: Scene) -> tuple[str, ...]:
 
 
 def _join(first: Clause, second: Clause) -> Clause:
-    """Both clauses one after the other; relation numbers of the second move up."""
+    """Concatenate two clauses; relation numbers of the second move up."""
     a, b, shift = first.meaning, second.meaning, len(first.meaning.mentions)
     moved = tuple(Relation(r.name, r.first + shift, r.second + shift) for r in b.relations)
     return Clause(
@@ -123,7 +123,7 @@ def _join(first: Clause, second: Clause) -> Clause:
 def _relation(
     scene: Scene, facts: Sequence[Relation], rng: np.random.Generator, detail: float
 ) -> Clause:
-    """Two groups and a relation between them, said actively, passively or the other way round."""
+    """Relate two groups, in the active voice, the passive voice or by the converse relation."""
     actions = [fact for fact in facts if fact.name in ACTIONS]
     fact = pick(rng, actions if actions and rng.random() < 0.6 else facts)
     name, i, j = fact.name, fact.first, fact.second
@@ -149,7 +149,7 @@ def _relation(
 
 
 def _list(scene: Scene, rng: np.random.Generator, detail: float) -> Clause:
-    """One to three groups, in any order."""
+    """List one to three groups, in any order."""
     order = rng.permutation(len(scene.groups)).tolist()
     used = order[: pick(rng, (1, 2, 3), (0.45, 0.4, 0.15))]
     phrases = [noun_phrase(rng, scene.groups[i], detail) for i in used]
@@ -169,7 +169,7 @@ def _also(
     rest: Sequence[int],
     detail: float,
 ) -> Clause:
-    """One or two groups that were not mentioned yet."""
+    """Add one or two groups that were not mentioned yet."""
     facts = [fact for fact in facts if fact.first in rest and fact.second in rest]
     if facts and rng.random() < 0.5:
         clause = _relation(scene, facts, rng, detail)
@@ -195,7 +195,7 @@ def _placed(clause: Clause, scene: Scene, rng: np.random.Generator) -> Clause:
 
 
 def _negation(scene: Scene, rng: np.random.Generator) -> Clause:
-    """Something that is not there: a shape, a colour, a pattern, or a shape in another colour."""
+    """Name something absent: a shape, a colour, a pattern, or a shape in another colour."""
     candidates = (
         [Mention(shape) for shape in SHAPES],
         [Mention(colour=colour) for colour in COLOURS],

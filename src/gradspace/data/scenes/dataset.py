@@ -15,7 +15,7 @@ from gradspace.data.scenes.truth import Caption
 from gradspace.data.scenes.world import Scene
 
 VERSION = 1
-"""Raise it with every change that gives other scenes, images, captions or regions."""
+"""Raise this with every change that alters scenes, images, captions or regions."""
 
 SPLITS = ("train", "dev", "test")
 _SCENE, _IMAGE, _CAPTIONS, _REGIONS = range(4)
@@ -25,9 +25,9 @@ _SCENE, _IMAGE, _CAPTIONS, _REGIONS = range(4)
 class Scenes:
     """Procedural pictures of toys with five captions each, whose truth is known exactly.
 
-    Items are made when asked for, in any order and process, and the first items of a larger
-    dataset are those of a smaller one. `noise` is how unreliable the region features are: 0 is a
-    perfect detector.
+    Items are made on request, in any order and process, and the first items of a larger dataset are
+    those of a smaller one. `noise` is how unreliable the region features are: 0 is a perfect
+    detector.
 
     Examples:
         >>> scenes = Scenes(split="dev", num_images=100)
@@ -58,25 +58,25 @@ class Scenes:
         return self.num_images
 
     def scene(self, index: int) -> Scene:
-        """What is in picture `index` and where."""
+        """Draw the contents and layout of picture `index`."""
         return sample_scene(self._rng(index, _SCENE))
 
     def image(self, index: int) -> Image.Image:
-        """RGB picture, `image_size` pixels wide and high."""
+        """Render an RGB picture, `image_size` pixels wide and high."""
         return render(self.scene(index), self.image_size, self._rng(index, _IMAGE))
 
     def captions(self, index: int) -> tuple[Caption, ...]:
-        """Five different captions, all true of `scene(index)`."""
+        """Write five different captions, all true of `scene(index)`."""
         return write_captions(self.scene(index), self._rng(index, _CAPTIONS))
 
     def regions(self, index: int) -> NDArray[np.float32]:
-        """Detector features, float32 [num_regions, dimension]."""
+        """Compute detector features, float32 [num_regions, dimension]."""
         rng = self._rng(index, _REGIONS)
         return region_features(self.scene(index), self.num_regions, self.dimension, self.noise, rng)
 
     @property
     def fingerprint(self) -> str:
-        """Text that differs whenever items may differ: a key for caches on disk."""
+        """Key for caches on disk, which differs whenever items may differ."""
         values = (f"{field.name}={getattr(self, field.name)}" for field in fields(self))
         return f"scenes-v{VERSION}-{'-'.join(values)}"
 

@@ -1,4 +1,4 @@
-"""Where groups stand: each group, or each pair joined by an action, gets a part of the picture."""
+"""Positions of groups: each group, or each pair joined by an action, gets a part of the picture."""
 
 import math
 from collections.abc import Sequence
@@ -14,11 +14,11 @@ MARGIN = 0.025
 TRAIL = 0.085
 """Length of the motion lines behind a chaser."""
 
-# The space between subject and target; other actions touch.
+# Gap between subject and target; in other actions they touch.
 GAP = {"chasing": 0.14, "shining_on": 0.19, "hanging_from": 0.13, "orbiting": 0.05}
 VERTICAL = ("stacked_on", "balancing_on", "hanging_from")
 
-# How far each silhouette reaches up, down and sideways from its centre, in radii.
+# Extent of each silhouette above, below and beside its centre, in radii.
 REACH = {
     "ball": (0.97, 0.97, 0.97),
     "cube": (0.62, 0.97, 0.86),
@@ -41,7 +41,7 @@ Disc = tuple[float, float, float]  # x, y, radius
 
 @dataclass(frozen=True)
 class Member:
-    """What layout needs to know of a group."""
+    """Properties of a group that layout depends on."""
 
     shape: str
     radius: float
@@ -49,7 +49,7 @@ class Member:
 
 
 def cluster(member: Member, rng: np.random.Generator) -> list[Point]:
-    """Objects of one group side by side around the origin, a little out of line."""
+    """Place the objects of a group side by side around the origin, slightly out of line."""
     step = 1.1 * member.radius
     shake = rng.uniform(-0.1, 0.1, (member.count, 2)) * member.radius
     corners = CLUSTERS[member.count]
@@ -62,7 +62,7 @@ def cluster(member: Member, rng: np.random.Generator) -> list[Point]:
 def pair(
     action: str, subject: Member, target: Member, rng: np.random.Generator
 ) -> tuple[list[Point], list[Point]]:
-    """Positions of subject and target so that `action` can be drawn, the target at the origin."""
+    """Place subject and target so that `action` can be drawn, the target at the origin."""
     reach, other = REACH[subject.shape], REACH[target.shape]
     if action == "orbiting":
         rx, ry = orbit(subject.radius, target.radius)
@@ -85,13 +85,13 @@ def pair(
 
 
 def orbit(subject_radius: float, target_radius: float) -> Point:
-    """Half width and half height of the ellipse on which a subject circles its target."""
+    """Return half width and half height of the ellipse on which a subject circles its target."""
     wide = 1.1 * target_radius + subject_radius + GAP["orbiting"]
     return wide, 0.62 * wide
 
 
 def cells(num_units: int, tall: bool, rng: np.random.Generator) -> list[Box]:
-    """Parts of the picture, halves before quarters; `tall` halves stand side by side."""
+    """Divide the picture, halves before quarters; `tall` halves stand side by side."""
     halves: list[Box] = [(0.0, 0.0, 0.5, 1.0), (0.5, 0.0, 1.0, 1.0)]
     quarters: list[Box] = [(x, y, x + 0.5, y + 0.5) for x in (0.0, 0.5) for y in (0.0, 0.5)]
     chosen = {
@@ -106,7 +106,7 @@ def cells(num_units: int, tall: bool, rng: np.random.Generator) -> list[Box]:
 
 
 def shift(box: Box, cell: Box, rng: np.random.Generator) -> Point:
-    """A random move that brings `box` inside `cell`, or to its middle where it does not fit."""
+    """Draw a random move that brings `box` inside `cell`, or to its middle if it does not fit."""
     moves = []
     for low, high in ((0, 2), (1, 3)):
         first, last = cell[low] + MARGIN - box[low], cell[high] - MARGIN - box[high]
@@ -118,7 +118,7 @@ def shift(box: Box, cell: Box, rng: np.random.Generator) -> Point:
 def free_space(
     action: str, subject: Member, target: Member, positions: Sequence[Point]
 ) -> list[Disc]:
-    """Where the traces of an action are drawn, beside objects; `positions` are the subject's."""
+    """List the discs that the traces of an action cover; `positions` are those of the subject."""
     if action == "orbiting":
         rx, ry = orbit(subject.radius, target.radius)
         ends = ((-rx, 0.0), (rx, 0.0), (0.0, -ry), (0.0, ry))
@@ -129,7 +129,7 @@ def free_space(
 
 
 def around(discs: Sequence[Disc]) -> Box:
-    """The box around all discs."""
+    """Return the box around all discs."""
     return (
         min(x - r for x, _, r in discs),
         min(y - r for _, y, r in discs),

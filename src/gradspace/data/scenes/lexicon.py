@@ -1,4 +1,4 @@
-"""The words of captions: synonyms, verbs, and noun phrases with their meaning."""
+"""Words of captions: synonyms, verbs, and noun phrases with their meaning."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -66,7 +66,7 @@ DETERMINERS: tuple[tuple[tuple[int, ...], tuple[str, ...]], ...] = (
 
 @dataclass(frozen=True)
 class Verb:
-    """One way to say a relation; `passive` is the participle with its preposition."""
+    """A verb phrase for a relation; `passive` is the participle with its preposition."""
 
     singular: str
     plural: str
@@ -131,7 +131,7 @@ CONVERSES = {
 
 @dataclass(frozen=True)
 class NounPhrase:
-    """Words for one group, what they say of it, and whether a verb after them is plural."""
+    """Words for one group, what they say of it, and whether they take a plural verb."""
 
     text: str
     mention: Mention
@@ -139,7 +139,7 @@ class NounPhrase:
 
 
 def usual(rng: np.random.Generator, words: Sequence[str]) -> str:
-    """The first of `words` more than half of the time, or any of them."""
+    """Choose the first of `words` more than half of the time, otherwise any of them."""
     return words[0] if rng.random() < 0.45 else pick(rng, words)
 
 
@@ -152,7 +152,7 @@ def plural(noun: str) -> str:
 
 
 def noun_phrase(rng: np.random.Generator, group: SceneGroup, detail: float) -> NounPhrase:
-    """Words for `group`; `detail` between 0 and 1 is how much of it they tell."""
+    """Describe `group`; `detail` between 0 and 1 is how much of it the words tell."""
     colour = group.colour if rng.random() < 0.4 + 0.5 * detail else None
     size = group.size if rng.random() < 0.15 + 0.4 * detail else None
     rare = 0.2 if group.pattern == "plain" else 1.0
@@ -176,7 +176,7 @@ def noun_phrase(rng: np.random.Generator, group: SceneGroup, detail: float) -> N
 
 
 def place(rng: np.random.Generator, backdrop: str) -> tuple[str, tuple[str, ...]]:
-    """Words for where a scene is, and the backdrops they may mean."""
+    """Choose words for the place of a scene, with the backdrops they may mean."""
     exact, broad = [(words, names) for names, words in PLACES if backdrop in names]
     words, names = exact if rng.random() < 0.8 else broad
     return pick(rng, words), names

@@ -27,12 +27,12 @@ from gradspace.data.scenes.world import (
 
 PROJECTION_SEED = 20_240_229
 LOOKS = (SHAPES, COLOURS, SIZES, PATTERNS)
-# Columns of an attribute vector.
+# Start of each field of an attribute vector.
 _STARTS = np.cumsum([0, *map(len, (*LOOKS, BACKDROPS, ACTIONS, ACTIONS))]).tolist()
 BACKDROP, DOES, UNDERGOES, BOX = _STARTS[len(LOOKS) :]
 WIDTH = BOX + 4
 CONTEXT = 0.4
-"""How much of the backdrop the region of an object shows."""
+"""Weight of the backdrop in the region of an object."""
 
 Floats = NDArray[np.float64]
 
@@ -40,9 +40,9 @@ Floats = NDArray[np.float64]
 def region_features(
     scene: Scene, num_regions: int, dimension: int, noise: float, rng: np.random.Generator
 ) -> NDArray[np.float32]:
-    """Non-negative features [num_regions, dimension], in random order.
+    """Compute non-negative features [num_regions, dimension], in random order.
 
-    Regions go to the backdrop, then to objects as far as they reach, then to repeats and empty
+    Regions go to the backdrop, then to objects while there is room, then to repeats and empty
     boxes.
     """
     objects = rng.permutation(_objects(scene, noise, rng))
@@ -57,14 +57,14 @@ def region_features(
 
 @lru_cache(maxsize=8)
 def _projection(dimension: int) -> Floats:
-    """Scaled so that a typical object gives values around 1."""
+    """Draw the projection, scaled so that a typical object has values around 1."""
     rng = np.random.default_rng([PROJECTION_SEED, dimension])
     projection: Floats = rng.standard_normal((WIDTH, dimension)) / np.sqrt(len(LOOKS))
     return projection
 
 
 def _objects(scene: Scene, noise: float, rng: np.random.Generator) -> Floats:
-    """What the detector sees of every object: attributes [objects, WIDTH], some mistaken."""
+    """Encode each object as the detector sees it: attributes [objects, WIDTH], some mistaken."""
     seen = [(number, at) for number, group in enumerate(scene.groups) for at in group.positions]
     vectors = np.zeros((len(seen), WIDTH))
     mistaken = rng.random((len(seen), len(LOOKS))) < noise
@@ -85,7 +85,7 @@ def _objects(scene: Scene, noise: float, rng: np.random.Generator) -> Floats:
 
 
 def _backdrop(scene: Scene, number: int, noise: float, rng: np.random.Generator) -> Floats:
-    """Regions [number, WIDTH] without objects; the first box is the whole picture."""
+    """Make regions [number, WIDTH] without objects; the first box is the whole picture."""
     vectors = np.zeros((number, WIDTH))
     for row, vector in enumerate(vectors):
         mistake = rng.random() < noise
@@ -98,7 +98,7 @@ def _backdrop(scene: Scene, number: int, noise: float, rng: np.random.Generator)
 def _filling(
     scene: Scene, objects: Floats, number: int, noise: float, rng: np.random.Generator
 ) -> Floats:
-    """Regions for which there are no objects left: faint repeats of objects, and empty boxes."""
+    """Fill up with regions that are not objects: faint repeats of objects, and empty boxes."""
     num_empty = int(rng.binomial(number, 0.3))
     repeats = objects[rng.integers(len(objects), size=number - num_empty)]
     repeats *= rng.uniform(0.4, 1.0, (len(repeats), 1))

@@ -1,4 +1,4 @@
-"""Draw a scene: backdrop, traces of actions, soft shadows, objects."""
+"""Drawing of a scene: backdrop, traces of actions, soft shadows, objects."""
 
 import colorsys
 
@@ -17,7 +17,7 @@ Placed = tuple[Image.Image, int, int]
 
 
 def render(scene: Scene, size: int, rng: np.random.Generator) -> Image.Image:
-    """RGB image, `size` pixels wide; `rng` varies the part of the backdrop, hues and rotations."""
+    """Render an RGB image; `rng` varies the part of the backdrop, hues and rotations."""
     width = OVERSAMPLING * size
     canvas = backdrop(scene.backdrop, width, rng)
     pen = Pen(ImageDraw.Draw(canvas, "RGBA"), width, ink(scene.backdrop))
@@ -34,7 +34,7 @@ def render(scene: Scene, size: int, rng: np.random.Generator) -> Image.Image:
 
 
 def _objects(group: SceneGroup, turn: float, width: int, rng: np.random.Generator) -> list[Placed]:
-    """Sprites of one group, each a little turned, with the corners where they go."""
+    """Draw the sprites of a group, each slightly rotated, with the corners where they go."""
     pixels = round(2 * group.radius * REACH * width)
     bright = group.colour in LIGHT_COLOURS
     picture = sprite(group.shape, _shade(group.colour, rng), group.pattern, bright, pixels)
@@ -46,7 +46,7 @@ def _objects(group: SceneGroup, turn: float, width: int, rng: np.random.Generato
 
 
 def _shade(colour: str, rng: np.random.Generator) -> tuple[float, float, float]:
-    """A colour with small changes in hue, saturation and brightness."""
+    """Vary a colour slightly in hue, saturation and brightness."""
     hue, saturation, value = colorsys.rgb_to_hsv(*(c / 255 for c in PAINT[colour]))
     changes = rng.uniform(-1, 1, 3)
     red, green, blue = colorsys.hsv_to_rgb(
@@ -58,7 +58,7 @@ def _shade(colour: str, rng: np.random.Generator) -> tuple[float, float, float]:
 
 
 def _cast_shadows(canvas: Image.Image, objects: list[Placed]) -> None:
-    """Darken the canvas below and to the right of every object; half the size, for blur."""
+    """Darken the canvas below and to the right of every object; drawn at half size for blur."""
     half = canvas.width // 2
     shadow = Image.new("L", (half, half))
     for picture, left, top in objects:

@@ -1,4 +1,4 @@
-"""Draw a random scene: how many groups, what they are, what they do, where they stand."""
+"""Random scenes: the number of groups, their attributes, actions and positions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -27,7 +27,7 @@ COUNT_WEIGHTS = (0.5, 0.22, 0.16, 0.12)
 PATTERN_WEIGHTS = (0.32, 0.17, 0.17, 0.17, 0.17)
 ACTION_CHANCE = 0.7
 MAX_OBJECTS = 9
-# The most subjects and targets with which an action is still easy to see.
+# Largest numbers of subjects and targets for which an action is easy to see.
 MOST = {"chasing": (2, 2), "shining_on": (1, 2), "hanging_from": (2, 1), "orbiting": (2, 1)}
 
 T = TypeVar("T")
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class _Draft:
-    """A group before it has a place."""
+    """A group without a position."""
 
     shape: str
     colour: str
@@ -45,7 +45,7 @@ class _Draft:
 
 
 def pick(rng: np.random.Generator, options: Sequence[T], weights: Sequence[float] = ()) -> T:
-    """One of `options`; much faster than `rng.choice` for short lists."""
+    """Choose one of `options`; much faster than `rng.choice` for short lists."""
     if not weights:
         return options[int(rng.integers(len(options)))]
     threshold = rng.random() * sum(weights)
@@ -57,7 +57,7 @@ def pick(rng: np.random.Generator, options: Sequence[T], weights: Sequence[float
 
 
 def sample_scene(rng: np.random.Generator) -> Scene:
-    """A random scene with groups of different shapes, at most nine objects, at most two actions."""
+    """Draw a scene with groups of different shapes, at most nine objects, at most two actions."""
     drafts = _draft_groups(rng)
     actions = _draft_actions(rng, drafts)
     for action in actions:
@@ -86,7 +86,7 @@ def _draft_groups(rng: np.random.Generator) -> list[_Draft]:
 
 
 def _draft_actions(rng: np.random.Generator, drafts: Sequence[_Draft]) -> list[Action]:
-    """Actions between groups (0, 1) and (2, 3); two in a scene share an axis, to fit in halves."""
+    """Draw actions between groups (0, 1) and (2, 3); two of them share an axis, to fit halves."""
     actions: list[Action] = []
     for subject in range(0, len(drafts) - 1, 2):
         if rng.random() < ACTION_CHANCE:
@@ -117,7 +117,7 @@ def _fit(name: str, subject: _Draft, target: _Draft) -> tuple[_Draft, _Draft]:
 def _place(
     rng: np.random.Generator, drafts: Sequence[_Draft], actions: Sequence[Action]
 ) -> tuple[dict[int, tuple[Point, ...]], float]:
-    """Positions of every group, and how much larger than usual objects are drawn."""
+    """Place every group, and return the enlargement of objects relative to their usual size."""
     paired = {i for action in actions for i in (action.subject, action.target)}
     singles = [i for i in range(len(drafts)) if i not in paired]
     num_units = len(actions) + len(singles)

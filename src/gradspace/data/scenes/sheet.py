@@ -1,4 +1,4 @@
-"""Pictures with their captions under them, for people to look at."""
+"""Contact sheet: pictures with their captions under them, for people to look at."""
 
 import textwrap
 from dataclasses import replace
@@ -14,7 +14,7 @@ LETTERS_PER_LINE = 44
 
 
 def contact_sheet(scenes: Scenes, num: int = 12, columns: int = 4) -> Image.Image:
-    """The first `num` images, drawn 256 pixels wide, with their captions under them."""
+    """Draw the first `num` images, 256 pixels wide, with their captions under them."""
     if num < 1 or columns < 1:
         raise ValueError(f"num is {num} and columns is {columns}; use 1 or more for both")
     num = min(num, len(scenes))
@@ -36,7 +36,7 @@ def contact_sheet(scenes: Scenes, num: int = 12, columns: int = 4) -> Image.Imag
 
 
 def _lines(texts: list[str]) -> list[str]:
-    """Texts wrapped to the width of a cell, each beginning with a dash."""
+    """Wrap texts to the width of a cell, each beginning with a dash."""
     return [
         line
         for text in texts

@@ -64,7 +64,7 @@ OUTLINES: dict[str, list[Point]] = {
     "heart": _heart(),
     "diamond": [(-0.5, -0.7), (0.5, -0.7), (0.94, -0.2), (0, 0.95), (-0.94, -0.2)],
 }
-# Flat faces and how bright each is.
+# Flat faces and the brightness of each.
 FACES: dict[str, list[tuple[list[Point], float]]] = {
     "cube": [
         ([(0, -0.98), (0.86, -0.5), (0, -0.02), (-0.86, -0.5)], 1.22),
@@ -89,7 +89,7 @@ FACES: dict[str, list[tuple[list[Point], float]]] = {
 def sprite(
     shape: str, colour: Sequence[float], pattern: str, bright: bool, size: int
 ) -> Image.Image:
-    """RGBA picture of an upright object, `size` pixels wide; `bright` colours get dark patterns."""
+    """Draw an upright object as RGBA, `size` pixels wide; `bright` colours get dark patterns."""
     mask, light = _relief(shape, size)
     marks, glare = _marks(pattern, size)
     paint = np.asarray(colour, float)
@@ -108,7 +108,7 @@ def _grid(size: int) -> tuple[Floats, Floats]:
 
 
 def _fill(points: Sequence[Point], size: int) -> Floats:
-    """How much of every pixel lies inside a polygon."""
+    """Compute how much of every pixel lies inside a polygon."""
     fine = 4 * size
     canvas = Image.new("L", (fine, fine))
     scaled = [((x / REACH + 1) * fine / 2, (y / REACH + 1) * fine / 2) for x, y in points]
@@ -118,7 +118,7 @@ def _fill(points: Sequence[Point], size: int) -> Floats:
 
 @lru_cache(maxsize=512)
 def _relief(shape: str, size: int) -> tuple[Floats, Floats]:
-    """Coverage and brightness of every pixel of a shape, with a dark rim."""
+    """Compute coverage and brightness of every pixel of a shape, with a dark rim."""
     u, v = _grid(size)
     distance = np.hypot(u, v)
     mask = _fill(OUTLINES[shape], size)
@@ -140,7 +140,7 @@ def _relief(shape: str, size: int) -> tuple[Floats, Floats]:
 
 @lru_cache(maxsize=512)
 def _marks(pattern: str, size: int) -> tuple[Floats, Floats]:
-    """Where a pattern shows its second colour, and where the surface reflects white light."""
+    """Compute where a pattern has its second colour, and where the surface reflects white light."""
     u, v = _grid(size)
     none = np.zeros_like(u)
     sharp = size / 10

@@ -1,4 +1,4 @@
-"""What makes actions visible: motion lines, strings, orbits, beams of light, wobble marks."""
+"""Traces that make actions visible: motion lines, strings, orbits, beams, wobble marks."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ TILT = {"leaning_against": 24.0, "balancing_on": 16.0}
 
 @dataclass(frozen=True)
 class Pen:
-    """Draws in coordinates from 0 to 1."""
+    """Drawing tool with coordinates from 0 to 1."""
 
     draw: ImageDraw.ImageDraw
     width: int
@@ -36,7 +36,7 @@ def trace(pen: Pen, scene: Scene, action: Action) -> None:
 
 
 def tilt(scene: Scene, number: int) -> float:
-    """By how many degrees, against the clock, an action turns the objects of a group."""
+    """Return the degrees, anticlockwise, by which an action turns the objects of a group."""
     for action in scene.actions:
         if action.subject == number and action.name in TILT:
             subject, target = scene.groups[number], scene.groups[action.target]
@@ -46,7 +46,7 @@ def tilt(scene: Scene, number: int) -> float:
 
 
 def _motion(pen: Pen, group: SceneGroup, away: float, length: float) -> None:
-    """Three lines behind every object, on the side that `away` points to."""
+    """Draw three lines behind every object, on the side that `away` points to."""
     side = away * (REACH[group.shape][2] * group.radius + 0.012)
     for x, y in group.positions:
         for k, share in ((-0.55, 0.7), (0.0, 1.0), (0.55, 0.7)):
@@ -65,7 +65,7 @@ def _chase(pen: Pen, subject: SceneGroup, target: SceneGroup) -> None:
 
 
 def _push(pen: Pen, subject: SceneGroup, target: SceneGroup) -> None:
-    """Motion lines behind the subject and a scrape on the ground under the target."""
+    """Draw motion lines behind the subject and a scrape on the ground under the target."""
     away = _away(subject, target)
     _motion(pen, subject, away, 0.06)
     x, y = target.centre
@@ -76,7 +76,7 @@ def _push(pen: Pen, subject: SceneGroup, target: SceneGroup) -> None:
 
 
 def _hang(pen: Pen, subject: SceneGroup, target: SceneGroup) -> None:
-    """A string for every subject; its ends are hidden behind the objects."""
+    """Draw a string for every subject, with its ends hidden behind the objects."""
     middle, bottom = target.centre[0], target.centre[1] + _inset(target, 1) * target.radius
     for x, y in subject.positions:
         top = y - _inset(subject, 0) * subject.radius
@@ -96,7 +96,7 @@ def _orbit(pen: Pen, subject: SceneGroup, target: SceneGroup) -> None:
 
 
 def _shine(pen: Pen, subject: SceneGroup, target: SceneGroup) -> None:
-    """A beam that opens towards the targets, and short rays around the subject."""
+    """Draw a beam that widens towards the targets, and short rays around the subject."""
     x, y = subject.centre
     left, top, right, bottom = target.box
     far = (left + right) / 2
@@ -109,7 +109,7 @@ def _shine(pen: Pen, subject: SceneGroup, target: SceneGroup) -> None:
 
 
 def _wobble(pen: Pen, subject: SceneGroup, target: SceneGroup) -> None:
-    """Two bows on either side."""
+    """Draw two arcs on either side."""
     x, y = subject.centre
     for side in (0.0, math.pi):
         for reach in (1.15, 1.4):
@@ -120,7 +120,7 @@ def _wobble(pen: Pen, subject: SceneGroup, target: SceneGroup) -> None:
 
 
 def _nothing(pen: Pen, subject: SceneGroup, target: SceneGroup) -> None:
-    """Contact alone shows the action."""
+    """Draw nothing, as contact alone shows the action."""
 
 
 _TRACES: dict[str, Callable[[Pen, SceneGroup, SceneGroup], None]] = {

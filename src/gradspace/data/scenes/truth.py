@@ -1,11 +1,11 @@
-"""What captions mean, and of which scenes they are true.
+"""Meanings of captions, and the scenes of which they are true.
 
 A meaning is a conjunction. It is true of a scene if different groups of the scene can be found for
 its mentions so that every mention fits its group, every relation holds between the groups found,
 no group fits any of the `absent` mentions, the backdrop is one of `backdrops` (when given), and
 the scene has no further groups (when `only`).
 
-A mention speaks of one group: "two red balls" is true if there is a group of exactly two red balls,
+A mention describes one group: "two red balls" is true if there is a group of exactly two red balls,
 "a red ball" of exactly one, "some red balls" of two or more, "several" and "a few" of three or
 more, and "something red" of a red group of any count. All groups of a scene have different shapes,
 so these are also the counts over the whole scene. "No star" and "nothing is striped" say that no
@@ -41,7 +41,7 @@ Bools = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Mention:
-    """What is said of one group; None leaves an attribute open."""
+    """Attributes of one mentioned group; None leaves an attribute open."""
 
     shape: str | None = None
     colour: str | None = None
@@ -106,7 +106,7 @@ def holds(meaning: Meaning, scene: Scene) -> bool:
 
 
 def relevance(captions: Sequence[Caption], scenes: Sequence[Scene]) -> Bools:
-    """Which captions are true of which scenes: bool [captions, scenes], equal to `holds`."""
+    """Compute the captions that are true of each scene: bool [captions, scenes], as `holds`."""
     table = _Table.of(scenes)
     rows: dict[Meaning, Bools] = {}
     fits: dict[Mention, Bools] = {}
@@ -124,7 +124,7 @@ def relevance(captions: Sequence[Caption], scenes: Sequence[Scene]) -> Bools:
 
 @dataclass(frozen=True)
 class _Table:
-    """Scenes as arrays; -1 stands for no group and fits nothing."""
+    """Scenes as arrays; -1 stands for an absent group, which fits nothing."""
 
     attributes: dict[str, NDArray[np.int8]]  # each [MAX_GROUPS, scenes]
     counts: NDArray[np.int8]  # [MAX_GROUPS, scenes]
@@ -152,7 +152,7 @@ class _Table:
         return cls(attributes, counts, backdrops, relations | _derived(relations, centres, boxes))
 
     def fits(self, mention: Mention) -> Bools:
-        """bool [MAX_GROUPS, scenes]"""
+        """Match a mention with groups, bool [MAX_GROUPS, scenes]."""
         found = np.isin(self.counts, mention.counts)
         for name, codes in self.attributes.items():
             value = getattr(mention, name)
@@ -161,7 +161,7 @@ class _Table:
         return found
 
     def holds(self, meaning: Meaning, fits: dict[Mention, Bools]) -> Bools:
-        """bool [scenes]"""
+        """Decide of which scenes a meaning is true, bool [scenes]."""
         truth = np.zeros(len(self.backdrops), bool)
         for chosen in permutations(range(MAX_GROUPS), len(meaning.mentions)):
             found = np.ones_like(truth)
@@ -185,7 +185,7 @@ _VALUES = {"shape": SHAPES, "colour": COLOURS, "size": SIZES, "pattern": PATTERN
 def _derived(
     actions: dict[str, Bools], centres: NDArray[np.float64], sides: NDArray[np.float64]
 ) -> dict[str, Bools]:
-    """Relations that follow from actions and places; NaN, where no group is, is never true."""
+    """Derive relations from actions and positions; NaN, for absent groups, makes them false."""
     dx, dy = centres[:, None, :] - centres[:, :, None]
     (left, right) = sides
     gap = np.maximum(left[:, None], left[None]) - np.minimum(right[:, None], right[None])

@@ -1,4 +1,4 @@
-"""What a scene is: groups of equal objects on a backdrop, and what holds between the groups.
+"""Scenes: groups of equal objects on a backdrop, and the relations between the groups.
 
 Coordinates run from 0 to 1, x to the right and y downwards, whatever the image size.
 """
@@ -24,14 +24,14 @@ ACTIONS = (
     "orbiting",
     "shining_on",
 )
-# Relations that an action entails: "on top of" is either of two actions, in the same direction.
+# Relations implied by actions, in the same direction: "on top of" by either of two.
 ON_TOP_OF = ("stacked_on", "balancing_on")
 TOUCHING = ("leaning_against", "stacked_on", "balancing_on", "pushing")
 RELATIONS = (*ACTIONS, "on_top_of", "touching", "left_of", "above", "next_to")
 
 MAX_GROUPS = 4
 APART = 0.15
-"""How far apart centres must be for left of or above, and the most that next to allows."""
+"""Least distance of centres for left of or above, and the largest that next to allows."""
 
 Point = tuple[float, float]
 Box = tuple[float, float, float, float]
@@ -39,7 +39,7 @@ Box = tuple[float, float, float, float]
 
 @dataclass(frozen=True)
 class SceneGroup:
-    """One to four equal objects; `positions` are their centres and `radius` their half size."""
+    """One to four equal objects; `positions` are their centres and `radius` is half their size."""
 
     shape: str
     colour: str
@@ -59,7 +59,7 @@ class SceneGroup:
 
     @property
     def box(self) -> Box:
-        """Left, top, right and bottom of all objects together."""
+        """Left, top, right and bottom of the box around all objects."""
         xs, ys = zip(*self.positions, strict=True)
         r = self.radius
         return min(xs) - r, min(ys) - r, max(xs) + r, max(ys) + r
@@ -76,7 +76,7 @@ class Action:
 
 @dataclass(frozen=True)
 class Scene:
-    """Up to four groups of different shapes, so that "two balls" means the same to everyone."""
+    """Up to four groups of different shapes, which makes "two balls" unambiguous."""
 
     backdrop: str
     groups: tuple[SceneGroup, ...]
@@ -90,7 +90,7 @@ def related(scene: Scene, name: str, first: int, second: int) -> bool:
     - `on_top_of` holds for `stacked_on` and `balancing_on`;
     - `touching` holds, in both directions, for the actions with contact;
     - `left_of` and `above` compare the groups' centres, which must be APART on that axis;
-    - `next_to` (both directions) asks for centres at most APART in height and a horizontal gap
+    - `next_to` (both directions) requires centres at most APART in height and a horizontal gap
       between the boxes of at most APART.
     """
     one, other = scene.groups[first], scene.groups[second]

@@ -1,7 +1,7 @@
-"""What is in a tar shard and where: samples of a picture and its captions, found by the headers.
+"""Index of a tar shard: samples of a picture and its captions, located by reading the headers.
 
 Members with the same name up to the first dot of the file name are one sample: a picture (.jpg,
-.jpeg, .png, .webp) and captions (.txt, a line each, or .json); other members are left alone. An
+.jpeg, .png, .webp) and captions (.txt, one per line, or .json); other members are ignored. An
 index is made once and kept in the cache; nothing is unpacked, and pictures are read in place.
 """
 
@@ -28,51 +28,51 @@ from gradspace.files import write_atomically
 
 PICTURES = ("jpg", "jpeg", "png", "webp")
 CAPTIONS = ("txt", "json")
-"""The first one of them that a sample has is read."""
+"""Extensions of captions; a sample's first one in this order is read."""
 LAYOUT = 1
-"""Of the files in the cache."""
+"""Version of the files in the cache."""
 
 
 class LostShard(ValueError):  # noqa: N818
-    """A shard that cannot be read, or is another one than before."""
+    """A shard that cannot be read, or has changed."""
 
 
 @dataclass(frozen=True, eq=False)
 class ShardIndex:
-    """The samples of one shard, in the order of the tar."""
+    """Samples of one shard, in the order of the tar."""
 
     path: Path
     num_bytes: int
     names: tuple[str, ...]
-    """Those of the pictures in the tar."""
+    """Names of the pictures in the tar."""
     places: NDArray[np.int64]
-    """[samples, 5]: where the picture begins, its bytes, the same of the captions, and which of
-    CAPTIONS they are"""
+    """[samples, 5]: offset and size of the picture, offset and size of the captions, and the index
+    of their extension in CAPTIONS."""
     faults: tuple[tuple[str, str, str], ...]
-    """Kind, item (of the shard itself: "") and detail of what makes no sample."""
+    """Kind, item ("" for the shard itself) and detail of everything that is not a usable sample."""
 
     def __len__(self) -> int:
         return len(self.names)
 
     @cached_property
     def content(self) -> str:
-        """Short, and another one where names or places are others."""
+        """Hash of the names and places of the samples."""
         names = "\0".join(self.names).encode()
         return blake2b(self.places.tobytes() + names, digest_size=8).hexdigest()
 
     def named(self, number: int) -> str:
-        """A sample as users know it: `train-000.tar/0001.jpg`."""
+        """Name a sample as users know it, such as `train-000.tar/0001.jpg`."""
         return f"{self.path.name}/{self.names[number]}"
 
     def problems(self, split: str = "") -> Iterator[Problem]:
-        """Everything in the shard that makes no sample."""
+        """Yield everything in the shard that is not a usable sample."""
         for kind, item, detail in self.faults:
             place = f"{self.path.name}/{item}" if item else self.path.name
             yield Problem(kind, split, place, detail)
 
 
 def shard_index(path: Path) -> ShardIndex:
-    """The index of a shard, from the cache where the shard is the one that it was made of."""
+    """Load the index of a shard from the cache, or make it if the shard is new or has changed."""
     try:
         status = path.stat()
     except OSError as error:
@@ -84,7 +84,7 @@ def shard_index(path: Path) -> ShardIndex:
     with suppress(OSError, ValueError, KeyError, EOFError):
         return _load(cached, path, status.st_size)
     index = _make(path)
-    with suppress(OSError):  # it can be made again
+    with suppress(OSError):  # the cache is optional
         _save(cached, index)
     return index
 
@@ -138,7 +138,7 @@ def _place(
     samples: dict[str, dict[str, tuple[str, int, int]]],
     faults: list[tuple[str, str, str]],
 ) -> None:
-    """Put a member into its sample; the first one of a name stays."""
+    """Add a member to its sample; of members with one name, the first is kept."""
     folder, _, file = name.rpartition("/")
     stem, _, ending = file.partition(".")
     ending = ending.lower()
@@ -155,12 +155,12 @@ def _place(
 
 
 def _members(file: IO[bytes], faults: list[tuple[str, str, str]]) -> Iterator[tuple[str, int, int]]:
-    """Name, start and size of the files of a tar, up to where it is damaged or ends too early."""
+    """Yield name, start and size of the files of a tar, up to where it is damaged or truncated."""
     num_bytes = os.fstat(file.fileno()).st_size
     try:
         with tarfile.open(fileobj=file, mode="r:") as archive:
             for member in archive:
-                # It would keep every header that it has read.
+                # tarfile would keep every header that it has read.
                 archive.members = []  # type: ignore[attr-defined]
                 whole = member.offset_data + member.size <= num_bytes
                 if member.isreg() and not member.issparse() and whole:

@@ -1,13 +1,13 @@
-"""The order of a stream: a pure function of the seed and the shards, read on from a bookmark.
+"""The order of a stream: a pure function of the seed and the shards, resumable from a bookmark.
 
-Shards are taken in passes, in another order each. Some that follow each other (`shards_at_once`)
-are a group, which is cut into blocks of about `buffer` samples: each has the next piece of every
-shard of the group, shuffled. So shards are read side by side from their beginning to their end,
-and nothing has to be kept in memory but where samples are. How many processes and workers read does
-not matter: each is handed its samples, and the order is that of one.
+Shards are read in passes, each in a different order. `shards_at_once` consecutive shards form a
+group, which is cut into blocks of about `buffer` samples: each block has the next piece of every
+shard of the group, shuffled. So shards are read side by side from beginning to end, and only the
+places of samples are kept in memory. The number of processes and workers that read does not
+matter: each is assigned its samples, and the order is that of a single one.
 
-The webdataset library shuffles what passes through each worker: its order depends on how many
-workers there are and on all that went before, so no run could go on at the sample it stopped at.
+The webdataset library shuffles what passes through each worker: its order depends on the number of
+workers and on everything read before, so no run could resume at the sample where it stopped.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from gradspace.data.shards.index import ShardIndex
 from gradspace.data.shards.store import Shards
 
 SUBSTITUTES = 7
-"""Samples of the same block that may take the place of one that cannot be used."""
+"""Number of samples of the same block that may replace one that cannot be used."""
 INDEXING_THREADS = 4
 
 
 class Bookmark(NamedTuple):
-    """Where in the stream a group of shards begins: all that is needed to read on from there."""
+    """Start of a group of shards in the stream: all that is needed to resume from there."""
 
     passed: int = 0
-    """Passes over all shards before it."""
+    """Number of completed passes over all shards."""
     group: int = 0
     start: int = 0
-    """Samples of the stream before it."""
+    """Number of samples of the stream before the group."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Group:
     shards: tuple[int, ...]
     counts: tuple[int, ...]
     faults: tuple[str, ...]
-    """What in these shards makes no sample."""
+    """Descriptions of everything in these shards that is not a usable sample."""
 
     @property
     def size(self) -> int:
@@ -56,7 +56,7 @@ class Group:
 
 @dataclass(frozen=True)
 class StreamOrder:
-    """The samples of all shards, again and again, in the order that a seed decides."""
+    """Endless sequence of the samples of all shards, in the order set by a seed."""
 
     shards: Shards
     seed: int
@@ -64,7 +64,7 @@ class StreamOrder:
     shards_at_once: int
 
     def groups(self, mark: Bookmark) -> Iterator[Group]:
-        """From a bookmark on; the shards of the next group are indexed meanwhile."""
+        """Yield groups from a bookmark on; the shards of the next group are indexed meanwhile."""
         groups_in_pass = ceil(len(self.shards) / self.shards_at_once)
         found_in_pass = mark.group > 0
         with ThreadPoolExecutor(INDEXING_THREADS) as threads:
@@ -85,7 +85,7 @@ class StreamOrder:
                 threads.shutdown(cancel_futures=True)
 
     def blocks(self, group: Group) -> Iterator[tuple[int, Indices]]:
-        """Where in the stream a block begins; shard and number, [samples, 1 + SUBSTITUTES, 2]."""
+        """Yield the start of each block in the stream, and samples [size, 1 + SUBSTITUTES, 2]."""
         start = group.mark.start
         for block, samples in enumerate(self._pieces(group)):
             rng = np.random.default_rng([self.seed, group.mark.passed, group.mark.group, block])
@@ -95,7 +95,7 @@ class StreamOrder:
             start += len(samples)
 
     def _pieces(self, group: Group) -> Iterator[Indices]:
-        """Shard and number of the samples of each block, in the order of the shards."""
+        """Yield shard and number of the samples of each block, in the order of the shards."""
         num_blocks = ceil(group.size / self.buffer)
         for block in range(num_blocks):
             parts = []

@@ -15,7 +15,7 @@ NAMED_SPLITS = {
     "validation": "dev",
     "test": "test",
 }
-"""How people name splits, and ours."""
+"""Usual names of splits, and ours."""
 
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
@@ -23,7 +23,7 @@ _SPLIT = re.compile(rf"({'|'.join(NAMED_SPLITS)})(?![a-z])")
 
 
 def expand_braces(pattern: str) -> Iterator[str]:
-    """Write out `{000..012}` and `{a,b}`, with as many digits as the first number has.
+    """Expand `{000..012}` and `{a,b}`, with as many digits as the first number has.
 
     >>> list(expand_braces("{a,b}-{08..10}.tar"))
     ['a-08.tar', 'a-09.tar', 'a-10.tar', 'b-08.tar', 'b-09.tar', 'b-10.tar']
@@ -53,14 +53,14 @@ def is_pattern(path: Path) -> bool:
 
 
 def name_of(path: Path) -> str:
-    """What a dataset in a file, a folder, or the files of a pattern is called."""
+    """Name a dataset after its file, its folder, or the pattern of its files."""
     if path.is_file():
         return path.name.partition(".")[0]
     return (path if path.is_dir() else path.parent).resolve().name
 
 
 def find_shards(path: Path, ending: str = ".tar") -> list[Path]:
-    """The shards that a file, folder or pattern stands for, each once; brace ranges in order."""
+    """Find the shards that a file, folder or pattern names, each once; brace ranges in order."""
     if path.is_dir():
         found = [file for file in sorted(path.iterdir()) if file.suffix == ending]
     elif path.exists() or not is_pattern(path):
@@ -81,9 +81,9 @@ def _globbed(pattern: str) -> list[str]:
 def shards_by_split(
     path: Path, named: Mapping[str, str], ending: str = ".tar"
 ) -> dict[str, list[Path]]:
-    """Shards by split, or all under "" where nothing says what they are for.
+    """Group shards by split, all under "" if nothing tells their split.
 
-    Those that `named` has patterns for, by split, belong to no other one.
+    Shards that `named` has patterns for, by split, belong to no other split.
     """
     given = {
         split: find_shards(Path(pattern).expanduser(), ending)
@@ -99,14 +99,14 @@ def shards_by_split(
 
 
 def _by_name(shards: Sequence[Path], source: Path) -> dict[str, list[Path]]:
-    """Shards by the split that their names begin with; all under "" where no name does."""
+    """Group shards by the split that their names begin with; all under "" if no name does."""
     found: dict[str, list[Path]] = {}
     for shard in shards:
         named = _SPLIT.match(shard.name.lower())
         found.setdefault(NAMED_SPLITS[named[1]] if named else "", []).append(shard)
     if "" in found and len(found) > 1:
         raise ValueError(
-            f"{found[''][0].name} of {source} is in no split: the names of some shards begin with "
-            "train, dev, val or test, so those of all have to"
+            f"{found[''][0].name} of {source} belongs to no split: as the names of some shards "
+            "begin with train, dev, val or test, all must; rename it"
         )
     return found

@@ -15,22 +15,22 @@ from gradspace.data.image_files import decode
 from gradspace.data.shards.index import CAPTIONS, LostShard, ShardIndex
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF")
-"""Of pictures, whatever their names say: for others, as EPS, Pillow starts a program."""
+"""Formats of pictures, whatever their extension: for others, such as EPS, Pillow runs programs."""
 MOST_OPEN = 64
-"""Shards that a process holds open."""
+"""Number of shards that a process keeps open."""
 MOST_CAPTION_BYTES = 2**20
 MOST_PICTURE_BYTES = 2**28
 CAPTION_FIELDS = ("captions", "caption", "sentences", "text")
-"""Of a .json; a sentence may also be an object with one of SENTENCE_FIELDS."""
+"""Fields of a .json; a sentence may also be an object with one of SENTENCE_FIELDS."""
 SENTENCE_FIELDS = ("raw", "caption", "text")
 
 
 class UnusableSample(Exception):  # noqa: N818
-    """One sample cannot be used; whoever reads many goes on without it."""
+    """A single unusable sample, which readers of many may skip."""
 
 
 class _OpenShard:
-    """A file that is closed when nobody reads it any more."""
+    """A file that is closed when its last reader is gone."""
 
     def __init__(self, path: Path) -> None:
         self.descriptor = os.open(path, os.O_RDONLY)
@@ -42,9 +42,9 @@ class _OpenShard:
 
 
 class ShardFiles:
-    """Reads pieces of shards; safe to use from threads and forked workers.
+    """Reader of pieces of shards; safe to use from threads and forked workers.
 
-    Reading at a place moves no position, so forked processes may share what is open.
+    Reading at an offset moves no file position, so forked processes may share open files.
     """
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class ShardFiles:
         return {"_open": {}}
 
     def read(self, path: Path, num_bytes: int, start: int, size: int) -> bytes:
-        """`size` bytes from `start` of a shard that has `num_bytes` in all."""
+        """Read `size` bytes from `start` of a shard that should have `num_bytes` in all."""
         try:
             shard = self._open.get(path) or self._opened(path)
             data = os.pread(shard.descriptor, size, start)
@@ -72,7 +72,7 @@ class ShardFiles:
 
 
 def read_captions(files: ShardFiles, shard: ShardIndex, number: int) -> list[str]:
-    """The captions of a sample; none of them is empty, and there is at least one."""
+    """Read the captions of a sample: at least one, and none empty."""
     _, _, start, size, kind = shard.places[number].tolist()
     if size > MOST_CAPTION_BYTES:
         raise UnusableSample(f"its captions have {size:,} bytes, more than {MOST_CAPTION_BYTES:,}")
@@ -80,7 +80,7 @@ def read_captions(files: ShardFiles, shard: ShardIndex, number: int) -> list[str
 
 
 def read_picture(files: ShardFiles, shard: ShardIndex, number: int) -> bytes:
-    """The file of a sample's picture."""
+    """Read the encoded picture of a sample."""
     start, size, *_ = shard.places[number].tolist()
     if size > MOST_PICTURE_BYTES:
         raise UnusableSample(f"its picture has {size:,} bytes, more than {MOST_PICTURE_BYTES:,}")
@@ -88,19 +88,19 @@ def read_picture(files: ShardFiles, shard: ShardIndex, number: int) -> bytes:
 
 
 def decode_picture(data: bytes) -> Image.Image:
-    """The picture in a file's bytes, as RGB."""
+    """Decode the bytes of a picture as RGB."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             return decode(io.BytesIO(data), formats=FORMATS)
-    except UnidentifiedImageError:  # whose words have an address in them
-        raise UnusableSample("its picture is of no known format") from None
+    except UnidentifiedImageError:  # its message contains an address
+        raise UnusableSample("its picture is not in a known format") from None
     except Exception as error:  # a damaged file can make a decoder raise anything
         raise UnusableSample(f"its picture is broken: {error}") from None
 
 
 def parse_captions(data: bytes, kind: str) -> list[str]:
-    """The captions in a .txt, one a line, or in a .json."""
+    """Parse the captions in a .txt, one per line, or in a .json."""
     try:
         text = data.decode("utf-8-sig")
         found = text.split("\n") if kind == "txt" else captions_in(json.loads(text))
@@ -113,7 +113,7 @@ def parse_captions(data: bytes, kind: str) -> list[str]:
 
 
 def captions_in(value: Any) -> list[str]:
-    """The texts in a value: one, a list of them, of sentences, or an object with a usual field."""
+    """Collect the texts in a value: a text, a list of texts or sentences, or an object with one."""
     if isinstance(value, dict):
         fields = (value[name] for name in CAPTION_FIELDS if value.get(name))
         value = next(fields, None)

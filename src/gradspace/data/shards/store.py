@@ -1,4 +1,4 @@
-"""A list of tar shards as one store of samples, each known by its shard and its number there."""
+"""A list of tar shards as one store of samples, each identified by its shard and number there."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from gradspace.data.shards.index import LostShard, ShardIndex, shard_index
 from gradspace.data.shards.reading import ShardFiles, decode_picture, read_captions, read_picture
 
 MOST_KNOWN = 64
-"""Indexes that a process keeps in memory; the others are read from the cache again."""
+"""Number of indexes that a process keeps in memory; others are read from the cache again."""
 
 
 class Shards:
-    """Samples of shards whose sizes are known; anything else of a shard is read when asked for.
+    """Samples of shards whose sizes are known; everything else about a shard is read on request.
 
     Safe to use from threads and forked workers.
     """
@@ -26,7 +26,7 @@ class Shards:
         self.sizes = tuple(_size(path) for path in paths)
         self.files = ShardFiles()
         self.contents: dict[int, str] = {}
-        """What identifies the content of every shard that was read."""
+        """Hash of the content of every shard read so far."""
         self._known: dict[int, ShardIndex] = {}
 
     def __len__(self) -> int:
@@ -36,7 +36,7 @@ class Shards:
         return {**vars(self), "_known": {}}
 
     def index(self, shard: int) -> ShardIndex:
-        """What is in a shard; a ValueError where it is not the one that was there before."""
+        """Return the index of a shard; a ValueError if the shard has changed."""
         known = self._known.get(shard)
         if known is None:
             known = shard_index(self.paths[shard])
@@ -49,19 +49,19 @@ class Shards:
         return known
 
     def name(self, shard: int, number: int) -> str:
-        """A sample as users know it."""
+        """Name a sample as users know it."""
         return self.index(shard).named(number)
 
     def captions(self, shard: int, number: int) -> list[str]:
-        """At least one, or an UnusableSample."""
+        """Read at least one caption, or raise UnusableSample."""
         return read_captions(self.files, self.index(shard), number)
 
     def data(self, shard: int, number: int) -> bytes:
-        """The file of the picture."""
+        """Read the encoded picture."""
         return read_picture(self.files, self.index(shard), number)
 
     def picture(self, shard: int, number: int) -> Image.Image:
-        """RGB, or an UnusableSample."""
+        """Decode the picture as RGB, or raise UnusableSample."""
         return decode_picture(self.data(shard, number))
 
 

@@ -1,7 +1,7 @@
-"""Training on shards that are never opened as a whole: the batches of an epoch, from any point on.
+"""Training on shards that are never opened as a whole: the batches of an epoch, from any batch on.
 
-An epoch is a number of samples, and the next one goes on where it ends. A sample that cannot be
-used is named, and another one of its block takes its place, so that all batches have one size.
+An epoch is a number of samples, and the next epoch continues where it ends. A sample that cannot be
+used is reported and replaced by another of its block, so that all batches have the same size.
 """
 
 from __future__ import annotations
@@ -28,45 +28,45 @@ from gradspace.wording import counted
 
 @dataclass(frozen=True, eq=False)
 class ShardStream:
-    """The training samples of a dataset whose shards are streamed."""
+    """Training samples of a dataset whose shards are streamed."""
 
     shards: Shards
     epoch_samples: int
     buffer: int
     shards_at_once: int
     vocabulary_samples: int
-    """Samples whose captions make the vocabulary of a model that reads words."""
+    """Number of samples whose captions make the vocabulary of a model that reads words."""
     marks: list[Bookmark] = field(default_factory=lambda: [Bookmark()])
-    """Beginnings of groups that were read in this process, in order."""
+    """Starts of the groups that were read in this process, in order."""
 
     def __str__(self) -> str:
         return f"a stream of {counted(len(self.shards), 'shard')}"
 
     def batches_of_epoch(self, batch_size: int) -> int:
-        """What is left of an epoch's samples comes in the next one."""
+        """Number of full batches; remaining samples are left for the next epoch."""
         return self.epoch_samples // batch_size
 
     def bookmark(self, batch_size: int, epoch: int, batch: int) -> Bookmark:
-        """The last beginning of a group before a batch, from which that is found again."""
+        """Find the last start of a group before a batch, from which the batch is found again."""
         position = (epoch * self.batches_of_epoch(batch_size) + batch) * batch_size
         return max((mark for mark in self.marks if mark.start < position), default=Bookmark())
 
 
 @dataclass(frozen=True, eq=False)
 class StreamPlan:
-    """The samples of one batch, or of the part of it that one process has."""
+    """Samples of one batch, or of the part of it that one process has."""
 
     start: int
-    """Where in the stream the first of them is."""
+    """Position of the first of them in the stream."""
     samples: Indices
-    """Shard and number, [samples, 1 + SUBSTITUTES, 2]."""
+    """Shard and number of each, [samples, 1 + SUBSTITUTES, 2]."""
     faults: tuple[str, ...]
-    """What was found in the shards that these samples are the first of."""
+    """Problems of the shards that begin with these samples."""
 
 
 @dataclass(frozen=True)
 class StreamPlans:
-    """What the batches of an epoch hold, worked out while they are asked for."""
+    """Plans of the batches of an epoch, computed while they are read."""
 
     stream: ShardStream
     order: StreamOrder
@@ -75,7 +75,7 @@ class StreamPlans:
     """Number of the first batch, counted over all epochs."""
     left: int
     mark: Bookmark
-    """Before the first batch."""
+    """Bookmark before the first batch."""
     rank: int
     world_size: int
 
@@ -95,7 +95,7 @@ class StreamPlans:
                     return
 
     def _from(self, position: int) -> Iterator[tuple[Indices, list[str]]]:
-        """Samples from a position on, a batch or more at a time, with what is wrong around them."""
+        """Yield samples from a position on, one or more batches at a time, with their problems."""
         rows: list[Indices] = []
         faults: list[str] = []
         waiting = 0
@@ -117,7 +117,7 @@ class StreamPlans:
 
 @dataclass(frozen=True)
 class StreamBatches:
-    """Batches of a stream; `left_out` gets what could not be used of the latest one."""
+    """Batches of a stream; `left_out` lists the unusable samples of the latest one."""
 
     loader: Loader[tuple[Batch, tuple[str, ...]]]
     left_out: list[str] = field(default_factory=list)
@@ -146,10 +146,10 @@ def stream_batches(
     rank: int = 0,
     world_size: int = 1,
 ) -> StreamBatches:
-    """The batches of one epoch from `start_batch` on: every sample once, before any comes again.
+    """Make the batches of one epoch from `start_batch` on: every sample once per pass.
 
-    Of the captions of a sample `captions_per_image` are taken by lot. Order, lots and random crops
-    depend on the seed and the place in the stream alone, whatever the number of workers and
+    `captions_per_image` captions of each sample are chosen at random. Order, choices and random
+    crops depend on the seed and the position in the stream alone, not on the number of workers and
     processes; `rank` of `world_size` gets its part of every batch.
     """
     check_share(batch_size, rank, world_size)
@@ -157,7 +157,7 @@ def stream_batches(
     if not per_epoch:
         raise ValueError(
             f"batch_size is {batch_size}, and data.epoch_samples {stream.epoch_samples}: an epoch "
-            "needs a batch at least"
+            "needs at least one batch"
         )
     if not isinstance(reading, PictureReading):
         raise ValueError(f"a stream has pictures, and the model reads {reading.kind}")
@@ -196,12 +196,12 @@ def _make(
     tokens, lengths = encode(texts)
     image_ids = torch.tensor(ids)
     batch = Batch(
-        images=torch.from_numpy(np.stack(pixels)),  # torch would start threads for little copies
+        images=torch.from_numpy(np.stack(pixels)),  # torch would start threads for small copies
         tokens=tokens,
         lengths=lengths,
         image_ids=image_ids,
         text_ids=image_ids.repeat_interleave(torch.tensor(counts)),
-        captions=torch.full((len(texts),), -1),  # in no split
+        captions=torch.full((len(texts),), -1),  # belong to no split
     )
     return batch, tuple(left_out)
 
@@ -209,7 +209,7 @@ def _make(
 def _usable(
     shards: Shards, samples: Sequence[tuple[int, int]], left_out: list[str]
 ) -> tuple[tuple[int, int], list[str], Image.Image]:
-    """The first sample that can be used, its captions and its picture; names the planned one."""
+    """Find a usable sample with its captions and picture; report the planned one if unusable."""
     reasons: list[str] = []
     for shard, number in samples:
         try:
@@ -220,13 +220,13 @@ def _usable(
         left_out += reasons[:1]
         return (shard, number), *found
     raise ValueError(
-        f"{len(reasons)} samples drawn for one place cannot be used, the last is {reasons[-1]}; "
-        "are these the right shards?"
+        f"{len(reasons)} samples drawn for one place are unusable, the last is {reasons[-1]}; "
+        "check that these are the right shards"
     )
 
 
 def _by_lot(captions: list[str], number: CaptionsPerImage, rng: np.random.Generator) -> list[str]:
-    """So many captions, or all there are, in their order."""
+    """Choose `number` captions at random, or all if there are fewer, in their order."""
     if number == "all" or number >= len(captions):
         return captions
     return [captions[i] for i in sorted(rng.choice(len(captions), number, replace=False).tolist())]

@@ -1,4 +1,4 @@
-"""The vocabulary of a stream: the words of a bounded part of its captions, found once."""
+"""Vocabulary of a stream: the words of a bounded part of its captions, counted once."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from gradspace.progress import Progress
 def stream_vocabulary(
     stream: ShardStream, *, punctuation: bool, mask: bool, progress: Progress | None = None
 ) -> Vocabulary:
-    """Count the words of `vocabulary_samples` samples, of shards by lot, or take the known ones."""
+    """Count the words of `vocabulary_samples` samples of random shards, or load a cached result."""
     cached = _cached(stream, punctuation, mask)
     cached.parent.mkdir(parents=True, exist_ok=True)
-    with locked(cached):  # the processes of a run all ask for it
+    with locked(cached):  # all processes of a run need it
         if not cached.exists():
             captions = _captions(stream, progress)
             Vocabulary.build(captions, punctuation=punctuation, mask=mask).save(cached)
@@ -38,7 +38,7 @@ def _cached(stream: ShardStream, punctuation: bool, mask: bool) -> Path:
 
 
 def _captions(stream: ShardStream, progress: Progress | None) -> Iterator[str]:
-    """All captions of so many samples; shards that follow each other may be of one kind."""
+    """Yield captions of that many samples, from random shards, as neighbours may be of one kind."""
     shards, done = stream.shards, 0
     for read, shard in enumerate(np.random.default_rng(0).permutation(len(shards)).tolist()):
         for number in range(len(shards.index(shard))):
@@ -46,7 +46,7 @@ def _captions(stream: ShardStream, progress: Progress | None) -> Iterator[str]:
                 return
             try:
                 yield from shards.captions(shard, number)
-            except UnusableSample:  # training names it
+            except UnusableSample:  # training reports it
                 continue
             done += 1
         if progress:
