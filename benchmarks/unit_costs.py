@@ -23,7 +23,7 @@ from PIL import Image
 from gradspace.indexes.claims import claimed
 from gradspace.indexes.collection import Collection, caption_file
 from gradspace.indexes.local import LocalEngine
-from gradspace.indexes.shards import Plan, digest_of, open_shard, write_shard
+from gradspace.indexes.shards import ShardPlan, digest_of, open_shard, write_shard
 from gradspace.models.prepare.pictures import CentreCrop
 
 MILLION = 1_000_000
@@ -124,8 +124,8 @@ def store(costs: Costs, folder: Path, count: int, width: int) -> None:
                 pass
 
 
-def _plan(collection: Collection, items: str, width: int) -> Plan:
-    return Plan(
+def _plan(collection: Collection, items: str, width: int) -> ShardPlan:
+    return ShardPlan(
         model="random",
         digest="",
         width=width,

@@ -91,3 +91,17 @@ def test_files_and_functions_stay_small() -> None:
                 lines = (node.end_lineno or 0) - node.lineno + 1
                 long += [f"{name}: {node.name} has {lines} lines"] if lines > 50 else []
     assert not long
+
+
+def test_a_type_name_has_one_meaning() -> None:
+    """Two files may write the same alias; two classes, or two meanings, need two names."""
+    meanings: dict[str, set[str]] = {}
+    for file in sorted(SOURCE.rglob("*.py")):
+        for node in ast.parse(file.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                meanings.setdefault(node.name, set()).add(str(file))
+            elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+                name = node.targets[0].id
+                if name[0].isupper() and not name.isupper():
+                    meanings.setdefault(name, set()).add(ast.unparse(node.value))
+    assert {name: found for name, found in meanings.items() if len(found) > 1} == {}

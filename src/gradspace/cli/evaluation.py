@@ -32,12 +32,12 @@ def add_to(app: typer.Typer) -> None:
 def evaluate_command(
     runs: options.Runs,
     data: options.Data = None,
-    features: options.Features = None,
+    features: options.FeaturesOption = None,
     split: options.SplitName = "test",
     folds: options.Folds = 1,
     eccv: options.Eccv = False,
     propose: options.Propose = None,
-    top: options.Top = None,
+    top: options.TopOption = None,
     rerank: options.Rerank = None,
     proposal_weight: options.ProposalWeight = None,
     device: options.Device = None,
@@ -100,13 +100,13 @@ def embed(
     run: Annotated[
         Path, typer.Argument(help="Folder of a trained run; or CLIP, SigLIP ... unchanged.")
     ],
-    out: options.Embedded,
+    out: options.EmbeddedOption,
     texts: options.OwnTexts = None,
     images: options.OwnImages = None,
     data: options.Data = None,
-    features: options.Features = None,
+    features: options.FeaturesOption = None,
     split: options.OtherSplit = None,
-    shards: options.Shards = None,
+    shards: options.ShardsOption = None,
     num_workers: options.NumWorkers = None,
     device: options.Device = None,
 ) -> None:

@@ -33,7 +33,7 @@ def mine_command(
         Path, typer.Argument(metavar="RUN", help="A trained run, or a file of `gradspace embed`.")
     ],
     data: options.Data = None,
-    features: options.Features = None,
+    features: options.FeaturesOption = None,
     split: Annotated[str | None, typer.Option(help="The split to mine, train by default.")] = None,
     top_texts: options.TopTexts = 300,
     top_images: options.TopImages = 60,

@@ -17,7 +17,7 @@ Data = Annotated[
     str | None,
     typer.Option(help="A dataset other than the one the run was trained on; a name or a path."),
 ]
-Features = Annotated[
+FeaturesOption = Annotated[
     Path | None,
     typer.Option(help="Features of data other than the run's, or their new location."),
 ]
@@ -51,7 +51,9 @@ DataName = Annotated[str | None, typer.Option(help="Short for --set data.source=
 ObjectiveName = Annotated[
     str | None, typer.Option(help=f"Short for --set objective.name=...: {recipe_keys.OBJECTIVES}.")
 ]
-Batch = Annotated[int | None, typer.Option(min=1, help="Short for --set training.batch_size=...")]
+BatchOption = Annotated[
+    int | None, typer.Option(min=1, help="Short for --set training.batch_size=...")
+]
 Chunk = Annotated[
     int | None,
     typer.Option(
@@ -102,7 +104,7 @@ Propose = Annotated[
         metavar="RUN", help="A run that embeds and proposes candidates; RUN scores the pairs."
     ),
 ]
-Top = Annotated[
+TopOption = Annotated[
     int | None, typer.Option(min=1, help="Candidates per query by --propose; 100 by default.")
 ]
 Rerank = Annotated[
@@ -135,7 +137,7 @@ Proposals = Annotated[
 
 # --- embed --------------------------------------------------------------------------------------
 
-Embedded = Annotated[
+EmbeddedOption = Annotated[
     Path, typer.Option(help="A safetensors file to write; with --shards a folder to fill.")
 ]
 OwnTexts = Annotated[
@@ -144,7 +146,7 @@ OwnTexts = Annotated[
 OwnImages = Annotated[
     list[Path] | None, typer.Option("--image", help="A picture of your own; repeat for more.")
 ]
-Shards = Annotated[
+ShardsOption = Annotated[
     int | None,
     typer.Option(
         min=1,
@@ -178,7 +180,7 @@ BackboneName = Annotated[
         "computes them once."
     ),
 ]
-Only = Annotated[
+OnlyOption = Annotated[
     list[str] | None,
     typer.Option(
         metavar="AXIS=LABEL",
@@ -188,7 +190,7 @@ Only = Annotated[
 Check = Annotated[
     bool, typer.Option("--check", help="Only list what is needed, and what is missing.")
 ]
-Seeds = Annotated[int | None, typer.Option(min=1, help="Runs per cell of the table.")]
+SeedsOption = Annotated[int | None, typer.Option(min=1, help="Runs per cell of the table.")]
 Changes = Annotated[
     list[str] | None,
     typer.Option(
@@ -200,7 +202,9 @@ Changes = Annotated[
 ComparisonFolder = Annotated[
     Path | None, typer.Option(help="Folder of the comparison; comparisons/RECIPE by default.")
 ]
-Jobs = Annotated[int | None, typer.Option(min=1, help="Runs at a time; by default as many as fit.")]
+JobsOption = Annotated[
+    int | None, typer.Option(min=1, help="Runs at a time; by default as many as fit.")
+]
 
 # --- index and search ---------------------------------------------------------------------------
 
@@ -217,7 +221,7 @@ Metadata = Annotated[
     Path | None,
     typer.Option(help="CSV with a column path and others, for photos: see `search --where`."),
 ]
-Embeddings = Annotated[
+EmbeddingsOption = Annotated[
     Path | None,
     typer.Option(
         metavar="FOLDER", help="Folder of `gradspace embed --shards`, instead of a source."

@@ -25,7 +25,7 @@ MOST_BROKEN_SHOWN = 10
 OBEYED = re.compile("[\0-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 """Invisible characters that terminals obey: control characters, and the direction of writing."""
 
-Approximate = Annotated[
+ApproximateOption = Annotated[
     IndexKind | None,
     typer.Option(help="Search a large collection by a faiss index instead of exactly."),
 ]
@@ -42,12 +42,12 @@ def index_command(
     *,
     out: options.IndexFolder,
     split: options.IndexSplit = None,
-    features: options.Features = None,
+    features: options.FeaturesOption = None,
     metadata: options.Metadata = None,
     name: options.IndexName = None,
     engine: options.EngineAddress = None,
-    approximate: Approximate = None,
-    embeddings: options.Embeddings = None,
+    approximate: ApproximateOption = None,
+    embeddings: options.EmbeddingsOption = None,
     num_workers: options.NumWorkers = None,
     device: options.Device = None,
     as_json: options.AsJson = False,

@@ -25,7 +25,7 @@ def train_command(
     model: options.ModelName = None,
     data: options.DataName = None,
     objective: options.ObjectiveName = None,
-    batch: options.Batch = None,
+    batch: options.BatchOption = None,
     chunk: options.Chunk = None,
     seed: options.Seed = None,
     offline_negatives: options.OfflineNegatives = None,

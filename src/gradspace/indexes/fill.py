@@ -21,7 +21,7 @@ from gradspace.indexes.make import collection_of, default_workers
 from gradspace.indexes.reading import batch_maker
 from gradspace.indexes.shards import (
     MANIFEST,
-    Plan,
+    ShardPlan,
     begin,
     digest_of,
     read_plan,
@@ -43,7 +43,7 @@ WAIT = 1.0
 class Filled:
     """Summary of what one process has done, and of all shards."""
 
-    plan: Plan
+    plan: ShardPlan
     own: int
     """Number of shards that this process has filled."""
     manifest: dict[str, Any]
@@ -86,7 +86,7 @@ class Filling:
     """One of the processes that fill a folder."""
 
     folder: Path
-    plan: Plan
+    plan: ShardPlan
     collection: Collection
     system: System
 
@@ -102,7 +102,7 @@ class Filling:
         check_reads(loaded.system, collection, folder)
         system, split = loaded.system, collection.split
         model = loaded.source
-        plan = Plan(
+        plan = ShardPlan(
             model=str(model.absolute() if model.exists() else model),
             digest=model_digest(model),
             width=system.model.width,

@@ -31,7 +31,7 @@ VECTOR = "vector"
 PLAN, MANIFEST = "plan.json", "manifest.json"
 
 
-class Plan(BaseModel):
+class ShardPlan(BaseModel):
     """Contents of `plan.json`."""
 
     model_config = ConfigDict(extra="forbid", protected_namespaces=())
@@ -75,7 +75,7 @@ def digest_of(collection: Collection) -> str:
     return state.hexdigest()
 
 
-def begin(folder: Path, wanted: Plan) -> None:
+def begin(folder: Path, wanted: ShardPlan) -> None:
     """Write the plan into a new folder, or check that the folder has the same plan."""
     if (folder / PLAN).exists():
         _check_same(folder, read_plan(folder), wanted)
@@ -85,11 +85,11 @@ def begin(folder: Path, wanted: Plan) -> None:
         file.write(wanted.model_dump_json(indent=2) + "\n")
 
 
-def read_plan(folder: Path) -> Plan:
+def read_plan(folder: Path) -> ShardPlan:
     check_is_folder(folder, "embeddings that `gradspace embed --shards` writes")
     path = folder / PLAN
     try:
-        return Plan.model_validate_json(path.read_bytes())
+        return ShardPlan.model_validate_json(path.read_bytes())
     except FileNotFoundError as error:
         raise ValueError(
             f"{folder} has no {PLAN}: expected embeddings that `gradspace embed --shards` writes"
@@ -98,7 +98,7 @@ def read_plan(folder: Path) -> Plan:
         raise ValueError(f"{path} is damaged: embed into a new folder") from error
 
 
-def _check_same(folder: Path, old: Plan, new: Plan) -> None:
+def _check_same(folder: Path, old: ShardPlan, new: ShardPlan) -> None:
     if old.digest != new.digest:
         raise ValueError(
             f"{folder} has embeddings of another model, {old.model}: embed into a new folder"
@@ -139,7 +139,7 @@ class Shard:
 
 def write_shard(
     path: Path,
-    plan: Plan,
+    plan: ShardPlan,
     items: Sequence[Item],
     vectors: NDArray[np.float32],
     broken: Sequence[str],
@@ -159,7 +159,7 @@ def write_shard(
         writer.write_table(table)
 
 
-def open_shard(path: Path, plan: Plan) -> Shard:
+def open_shard(path: Path, plan: ShardPlan) -> Shard:
     """Open a shard without reading all of it; a ValueError if it is missing or damaged."""
     try:
         table = open_table(path)
@@ -191,7 +191,7 @@ def _damaged(path: Path, reason: str) -> ValueError:
 # --- the manifest -------------------------------------------------------------------------------
 
 
-def write_manifest(folder: Path, plan: Plan) -> dict[str, Any]:
+def write_manifest(folder: Path, plan: ShardPlan) -> dict[str, Any]:
     """Write the manifest once all shards exist; every process would write the same."""
     opened = [open_shard(path, plan) for path in plan.shards(folder)]
     keys = ("images", "captions", "digest")
@@ -211,7 +211,7 @@ def write_manifest(folder: Path, plan: Plan) -> dict[str, Any]:
     return manifest
 
 
-def complete_plan(folder: Path) -> Plan:
+def complete_plan(folder: Path) -> ShardPlan:
     """Return the plan of a complete folder; otherwise a ValueError says how much is missing."""
     plan = read_plan(folder)
     there = sum(path.exists() for path in plan.shards(folder))

@@ -40,7 +40,7 @@ class Bookmark(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Group:
+class ShardGroup:
     """Shards that are read side by side."""
 
     mark: Bookmark
@@ -63,7 +63,7 @@ class StreamOrder:
     buffer: int
     shards_at_once: int
 
-    def groups(self, mark: Bookmark) -> Iterator[Group]:
+    def groups(self, mark: Bookmark) -> Iterator[ShardGroup]:
         """Yield groups from a bookmark on; the shards of the next group are indexed meanwhile."""
         groups_in_pass = ceil(len(self.shards) / self.shards_at_once)
         found_in_pass = mark.group > 0
@@ -84,7 +84,7 @@ class StreamOrder:
             finally:
                 threads.shutdown(cancel_futures=True)
 
-    def blocks(self, group: Group) -> Iterator[tuple[int, Indices]]:
+    def blocks(self, group: ShardGroup) -> Iterator[tuple[int, Indices]]:
         """Yield the start of each block in the stream, and samples [size, 1 + SUBSTITUTES, 2]."""
         start = group.mark.start
         for block, samples in enumerate(self._pieces(group)):
@@ -94,7 +94,7 @@ class StreamOrder:
             yield start, samples[chosen]
             start += len(samples)
 
-    def _pieces(self, group: Group) -> Iterator[Indices]:
+    def _pieces(self, group: ShardGroup) -> Iterator[Indices]:
         """Yield shard and number of the samples of each block, in the order of the shards."""
         num_blocks = ceil(group.size / self.buffer)
         for block in range(num_blocks):
@@ -117,10 +117,10 @@ def _cut(count: int, block: int, num_blocks: int) -> tuple[int, int]:
     return count * block // num_blocks, count * (block + 1) // num_blocks
 
 
-def _group(mark: Bookmark, coming: list[tuple[int, Future[ShardIndex]]]) -> Group:
+def _group(mark: Bookmark, coming: list[tuple[int, Future[ShardIndex]]]) -> ShardGroup:
     indexes = [(shard, future.result()) for shard, future in coming]
     faults = [str(problem) for _, index in indexes for problem in index.problems()]
-    return Group(
+    return ShardGroup(
         mark=mark,
         shards=tuple(shard for shard, _ in indexes),
         counts=tuple(len(index) for _, index in indexes),
