@@ -2,10 +2,6 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
-# One worker more than cores: many tests wait for processes and servers. Each takes whole files, as
-# far as that lasts, so that what a file sets up is set up once.
-WORKERS = $$($(BIN)/python -c 'import os; print((os.cpu_count() or 1) + 1)')
-PYTEST = $(BIN)/pytest -n $(WORKERS) --dist worksteal
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .PHONY: demo test quick check bench docs package format clean browser
@@ -14,11 +10,11 @@ demo: .venv/installed-serve
 	$(BIN)/gradspace demo
 
 test: .venv/installed-dev browser
-	$(PYTEST)
+	$(BIN)/pytest -n auto
 
 # The tests that are not slow: no long training, no killed processes, few servers.
 quick: .venv/installed-dev browser
-	$(PYTEST) -m "not slow"
+	$(BIN)/pytest -n auto -m "not slow"
 
 check: .venv/installed-dev
 	$(BIN)/ruff check .
