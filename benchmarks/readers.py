@@ -35,7 +35,7 @@ TARGET = 1.1
 
 LONG = "memory"
 LONG_PICTURES = 5_120
-"""Of 4 MiB: a stream of 20 GiB."""
+"""Number of pictures of 4 MiB in a stream of 20 GiB."""
 PER_SHARD = 8
 
 TITLES = {
@@ -77,7 +77,7 @@ def prepare(case: Case) -> Call:
 
 
 def pixels(image: Image.Image, rng: np.random.Generator | None = None) -> Tensor:
-    """What a backbone reads: 224 pixels a side."""
+    """Resize a picture to what a backbone reads: 224 pixels a side."""
     return torch.from_numpy(np.array(image.resize((224, 224)))).permute(2, 0, 1)
 
 
@@ -176,7 +176,7 @@ def _rows_stacked(rows: Sequence[Mapping[str, Any]]) -> tuple[Tensor, list[str]]
 
 @cache
 def _folder(images: int, side: int) -> Path:
-    """The same pictures in every form."""
+    """Write one set of pictures in every form."""
     work = Path(tempfile.mkdtemp(prefix="gradspace-readers-"))
     atexit.register(_remove, work, os.getpid())
     os.environ["GRADSPACE_CACHE"] = str(work / "cache")
@@ -260,7 +260,7 @@ def _memory_along(work: Path, images: int) -> dict[str, float]:
 
 
 def _own_megabytes() -> float:
-    """What processes have for themselves: not shared with others, and in no file."""
+    """State that each process keeps to itself, in no file."""
     children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
     total = 0
     for process in ("self", *children):

@@ -1,4 +1,4 @@
-"""What docs/how-to/extend.md adds needs one file and its test, in a copy of the house."""
+"""Each addition of docs/how-to/extend.md needs one file and its test, in a copy of the house."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Links(HTMLParser):
-    """What a page refers to, and the anchors that it has."""
+    """Targets and anchors of a page."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

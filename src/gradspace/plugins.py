@@ -26,9 +26,9 @@ MAIN = ("__main__", "__mp_main__")
 _importing: list[str] = []
 """Files or modules named by the user that are being imported."""
 _homes: dict[str, str] = {}
-"""What to import, a file or a module's name, for each module that registered something."""
+"""File or module name to import, for each module that registered something."""
 _named: dict[str, None] = {}
-"""What the user named and was imported, in its order."""
+"""Imports that the user named, in their order."""
 _broken: dict[EntryPoint, str] = {}
 
 
@@ -51,7 +51,7 @@ def imported(*, by_workers: bool = False) -> list[str]:
 
 
 def named() -> list[str]:
-    """What the user has named with `--import`, for commands that are to know the same names."""
+    """List what the user named with `--import`, for commands that need the same names."""
     return list(_named)
 
 

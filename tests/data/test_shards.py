@@ -1,4 +1,4 @@
-"""What is in tar shards, and what is wrong with them, is found and named."""
+"""Tests of tar shards: their contents and their faults are found and named."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_shards_with_other_files_beside_them(tmp_path: Path) -> None:
 
 
 def problems(folder: Path) -> list[str]:
-    """What skip_broken leaves out."""
+    """Items that skip_broken leaves out."""
     return [str(problem) for problem in open_dataset(folder, skip_broken=True).problems]
 
 

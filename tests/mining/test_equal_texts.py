@@ -51,7 +51,7 @@ def test_lists_are_those_of_loops(tile: tuple[int, int] | None) -> None:
 
 
 def check_positive_scores(made: Embeddings, found: MinedLists) -> None:
-    """Of a caption with the image that it was written for, not with another that has it too."""
+    """Scores of captions with the images they were written for, not with others that share them."""
     own = (made.images[made.text_ids] * made.texts).sum(1)
     np.testing.assert_allclose(found.positive_scores, own.numpy(), rtol=1e-3)
 

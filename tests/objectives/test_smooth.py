@@ -30,7 +30,7 @@ TRIPLETS = {
     "nca": {},
     "circle": {"p1": -20.0, "n1": 0.0, "p2": 10.0, "n2": 10.0, "bias": 5.0},
 }
-"""Those of GOAL; circle is scale (n^2 + offset - p (2 - p)) with scale 10 and offset 0.5."""
+"""Triplet weights of GOAL; circle: scale (n^2 + offset - p (2 - p)), scale 10 and offset 0.5."""
 CONSTANT = {"base_p": FAR, "base_n": -FAR}
 LINEAR = {
     "pull": 2.0,
@@ -48,8 +48,8 @@ PAIRS: dict[str, dict[str, float]] = {
     "linear-ms": {**LINEAR, "gain_p": 1.0, "gain_n": 1.0, "mean_p": SMALL, "mean_n": SMALL},
     "sigmoid-ms": {"gain_p": 2.0, "gain_n": 10.0, "shift": 1.0, "exponent": 1e7},
 }
-"""Those of GOAL. A ramp as wide as two from 0 or 1 on is linear over all scores; powers with a
-large exponent are exponentials, as sigmoid-ms has them: 1 / (m + e) = sigmoid / m, shifted."""
+"""Pair weights of GOAL. A ramp as wide as two from 0 or 1 on is linear over all scores; powers of
+a large exponent are exponentials, as sigmoid-ms has them: 1 / (m + e) = sigmoid / m, shifted."""
 
 
 def weights(name: str, scores: Tensor, positives: Tensor, **parameters: Any) -> Tensor:

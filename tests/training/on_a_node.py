@@ -19,7 +19,7 @@ from gradspace.runs.mine import mine
 
 
 def note_writes(folder: Path) -> list[str]:
-    """What is opened for writing below a folder from here on; a mining's state is everybody's."""
+    """Record files opened for writing below a folder, apart from the state of a mining."""
     written: list[str] = []
 
     def look(event: str, arguments: tuple[Any, ...]) -> None:

@@ -78,7 +78,7 @@ def first_batch(recipe: Recipe, folder: Path) -> tuple[Trainer, Batch, BatchOutc
 
 
 def scores_of(trainer: Trainer, batch: Batch, found: BatchOutcome) -> tuple[Tensor, Tensor]:
-    """Of all images of a batch with all its texts, and which belong together."""
+    """Scores of all images of a batch with all its texts, and which belong together."""
     model = trainer.system.model
     if isinstance(model, PairScorer):
         with torch.no_grad():

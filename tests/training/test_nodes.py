@@ -85,7 +85,7 @@ def finish(node: Node) -> tuple[int, str, str]:
 
 
 def said(errors: str) -> list[str]:
-    """Of what a machine prints the lines that are not torchrun's."""
+    """Select the lines of a machine's output that are not torchrun's."""
     return [line for line in errors.splitlines() if line.startswith("gradspace: ")]
 
 

@@ -53,7 +53,7 @@ class ComparisonPlan:
     notes: list[str] = field(default_factory=list)
     """Differences from the recipe, in words."""
     tuner: Tuner | None = None
-    """What adds to the grid while it runs."""
+    """Adds points to the grid while it runs."""
 
     @property
     def num_runs(self) -> int:
@@ -70,7 +70,7 @@ class ComparisonReport:
     """Best point of every objective of a study, the best of them first."""
     paths: list[Path]
     best_recipes: list[Path]
-    """What reads those points on test, a recipe for each dataset and model."""
+    """Recipes that read those points on test, one for each dataset and model."""
 
     def to_dict(self) -> dict[str, Any]:
         differences = [
