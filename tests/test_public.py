@@ -48,6 +48,8 @@ def test_importing_loads_what_is_used() -> None:
     loaded = modules_after("import gradspace; gradspace.RetrievalLoss")
     assert "torch" in loaded
     assert not {"transformers", "matplotlib", "pyarrow"} & loaded
+    training = modules_after("import gradspace.cli.training, gradspace.comparison.worker")
+    assert not {"scipy", "transformers", "matplotlib"} & training
     data = modules_after("from gradspace.data.open import open_dataset")
     assert not [name for name in data if name.startswith(("gradspace.models", "gradspace.runs"))]
 

@@ -21,7 +21,6 @@ from math import exp, inf, log, prod
 from typing import Annotated, Any
 
 from pydantic import Discriminator, Field, Tag, model_validator
-from scipy.stats import qmc
 
 from gradspace.parameters import Real
 from gradspace.runs.recipe_tables import RecipeTable
@@ -127,6 +126,8 @@ def spread_points(axes: StudyAxes, known: Iterable[StudyPoint] = ()) -> Iterator
 
     Points in `known` are skipped.
     """
+    from scipy.stats import qmc  # takes half a second to import
+
     seen = set(map(point_label, known))
     sobol = qmc.Sobol(len(axes), rng=0)
     for power in count():  # 1, 2, 4, 8 ... points in total, which are even in every axis

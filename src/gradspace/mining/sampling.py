@@ -14,7 +14,6 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtri
 
 from gradspace.data.dataset import Indices, Split
 from gradspace.mining.lists import HalfFloats, MinedLists
@@ -149,6 +148,8 @@ def _draw(words: RandomWords, count: Indices, draw: Draw) -> Indices:
     """Draw a position among `count` entries, from 0."""
     if draw == "uniform":
         return _below(words, count)
+    from scipy.special import ndtri  # takes a third of a second to import
+
     z = ndtri((words + 0.5) / 2.0**32)
     place = np.floor(count / 2 + count / 6 * z)  # equals round((count - 1) / 2 + count / 6 z)
     inside: Indices = np.clip(place, 0, count - 1).astype(np.int64)

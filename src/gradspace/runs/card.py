@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 from huggingface_hub import EvalResult, ModelCardData
-from scipy import stats
 
 from gradspace.files import write_atomically
 from gradspace.runs.folder import Run
@@ -134,6 +133,8 @@ def _results(run: Run, found: RunResults | None) -> Iterator[str]:
 
 def _with_interval(found: RunResults, metric: str) -> str:
     """Format a metric with its interval, such as `33.3 (30.4 to 36.2)`."""
+    from scipy import stats  # takes half a second to import
+
     low, high = stats.bootstrap(
         (found.per_image(metric),),
         np.mean,
