@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -96,24 +96,13 @@ def weigh(
             inputs.empty(ceil(inputs.m, tile.width), by_row, len(weights)),
             inputs.empty(ceil(len(weights), tile.height), by_column, inputs.m),
         )
-    sides: list[Tensor] = []
-    of_given = given_values(wanted, given, chunk)
-    for side, queries, k in (("row", chunk, 0), ("column", slice(None), 1)):
-        part = parts[k]
-        sides += [of_given[k]]
-        result, gradient = getattr(up.results, side), getattr(up.gradients, side)
-        if result is None:
-            sides += [part, part]
-        else:
-            sides += [result[queries].contiguous(), gradient[queries].contiguous()]
-        sides += [part]
     inputs.launch(
         kernels.weights,
         tile,
         chunk,
         TensorDescriptor.from_tensor(weights, [tile.height, tile.width]),
         factors,
-        *sides,
+        *_sides(up, given, chunk, parts),
         *((single[0][chunk], single[1]) if single else (factors, factors)),
         SINGLE=single is not None,
         TERM=functions.term,
@@ -126,6 +115,22 @@ def weigh(
         TO_GIVEN=to_given,
     )
     return (parts[0].sum(0), parts[1].sum(0)) if to_given else None
+
+
+def _sides(
+    up: Upstream, given: Given, chunk: slice, parts: tuple[Tensor, Tensor]
+) -> Iterator[Tensor]:
+    """Yield what is given, the results, their gradients and the memory for parts, side by side."""
+    of_given = given_values(up.wanted, given, chunk)
+    rows = up.results.row, up.gradients.row, chunk
+    columns = up.results.column, up.gradients.column, slice(None)
+    for k, (result, gradient, queries) in enumerate((rows, columns)):
+        yield of_given[k]
+        if result is None or gradient is None:
+            yield from (parts[k], parts[k])
+        else:
+            yield from (result[queries].contiguous(), gradient[queries].contiguous())
+        yield parts[k]
 
 
 def _factors(upstream: Sequence[Upstream]) -> Tensor:

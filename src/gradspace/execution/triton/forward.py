@@ -130,8 +130,7 @@ def partial_results(
         values += given_values(one, given, rows) if one and given else best
         values += sums[k] if one else best
         constants |= _constants(one, name)
-    one_reference = sum(kind_of(one) == 2 and is_shared(one) for one in asked) == 1
-    for served in (YES, NO) if one_reference and n * inputs.m >= LARGE else (EITHER,):
+    for served in _cases(asked, n * inputs.m):
         inputs.launch(
             kernels.statistics,
             tile,
@@ -144,6 +143,12 @@ def partial_results(
             SERVED=served,
         )
     return TileResults(best, at, sums)
+
+
+def _cases(asked: Sequence[Asked], num_scores: int) -> tuple[int, ...]:
+    """Cases of `served` with a kernel each, of which the one that does not apply ends at once."""
+    exponentials = [one for one in asked if kind_of(one) == 2 and is_shared(one)]
+    return (YES, NO) if len(exponentials) == 1 and num_scores >= LARGE else (EITHER,)
 
 
 def _constants(one: Asked | None, name: str) -> dict[str, Any]:

@@ -193,7 +193,22 @@ def _weigh(
         TEXTS=texts,
         num_warps=8 if max(images, texts) > AT_ONCE else 4,
     )
-    both = torch.empty(n, m, dtype=wanted, device=by_image.device) if weigh else work
+    return _combine(reduction, work, weights, n, m, wanted)
+
+
+def _combine(
+    reduction: Reduction,
+    work: Tensor,
+    weights: tuple[Tensor, Tensor],
+    n: int,
+    m: int,
+    wanted: torch.dtype | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Reduce the values, and add up the weights of both directions in the wanted type."""
+    from gradspace.execution.triton import row_kernels
+
+    weigh = wanted is not None
+    both = torch.empty(n, m, dtype=wanted, device=work.device) if weigh else work
     value, facts = work.new_empty(()), work.new_empty(4)
     row_kernels.combine[(ceil(n, TILE), ceil(m, TILE)) if weigh else (1, 1)](
         *(work, *weights, value, facts, both, n, m),
