@@ -25,6 +25,26 @@ def command(*arguments: str | Path) -> str:
     return shlex.join([*_program(), *map(str, arguments), *plugins])
 
 
+def pip_install(package: str) -> str:
+    """Format the installation of a package, or of `gradspace[extra]`, beside this gradspace.
+
+    Examples:
+        >>> pip_install("gradspace[serve]").rpartition("pip ")[2]
+        "install 'gradspace[serve]'"
+    """
+    return shlex.join([*_pip(), "install", package])
+
+
+def _pip() -> list[str]:
+    """Program to call: `pip` if that is of this Python's environment, else `python -m pip`."""
+    python = Path(sys.executable)
+    found = shutil.which("pip")
+    if found is not None and Path(found).parent.resolve() == python.parent.resolve():
+        return ["pip"]
+    place = os.path.relpath(python)
+    return [str(python) if place.startswith(os.pardir) else place, "-m", "pip"]
+
+
 def _program() -> list[str]:
     """Program to call: `gradspace` if that is found on the PATH, else `.venv/bin/gradspace`."""
     own = shutil.which("gradspace", path=str(Path(sys.executable).parent))
