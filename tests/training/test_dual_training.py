@@ -322,7 +322,10 @@ def test_bad_requests_are_one_sentence(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs").mkdir()
     cases = {
-        ("evaluate", folders["clip"]): "is a pretrained model, and is not a run: give the dataset",
+        (
+            "evaluate",
+            folders["clip"],
+        ): "is a pretrained model, which has no dataset of its own",
         ("evaluate", "runs/mistake", "--data", "scenes"): "does not exist: expected the folder of",
         ("export", folders["clip"], "--out", "x"): "is not a run: it has no recipe.toml",
         ("train", "--model", "dual"): "dual needs model.pretrained",

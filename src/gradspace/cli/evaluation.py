@@ -58,6 +58,7 @@ def evaluate_command(
             top=top,
             rerank=rerank,
             proposal_weight=proposal_weight,
+            eccv=eccv,
             device=device,
             show=progress_bar,
         )
