@@ -22,7 +22,12 @@ def command(*arguments: str | Path) -> str:
         "serve 'my photos'"
     """
     plugins = [part for plugin in named() for part in ("--import", plugin)]
-    return shlex.join([*_program(), *map(str, arguments), *plugins])
+    return f"{program()} {shlex.join([*map(str, arguments), *plugins])}"
+
+
+def program() -> str:
+    """Format the program of this gradspace installation, for a shell."""
+    return shlex.join(_program())
 
 
 def pip_install(package: str) -> str:

@@ -33,9 +33,9 @@ from gradspace.runs.recipe import Recipe, load_recipe
         ("compare r.toml --model vsrn", "choose a part of the grid with --only model=vsrn"),
         (
             "evaluate run --batch-size 3",
-            "fixed for each run: gradspace train --set training.batch_size=3",
+            "gradspace train --set training.batch_size=3",
         ),
-        ("index run --margin 3", "fixed for each run: gradspace train --set objective.margin=3"),
+        ("index run --margin 3", "gradspace train --set objective.margin=3"),
         ("trian", "no such command 'trian'. Did you mean 'train'"),
         ("analyse cocoa", "Did you mean 'cocos'"),
         ("mine", "missing argument 'RUN'; see gradspace mine --help"),

@@ -23,7 +23,7 @@ from gradspace.objectives import Objective, list_objectives, objective
 from gradspace.processes import choose_device
 from gradspace.runs.data import open_recipe
 from gradspace.runs.folder import Run
-from gradspace.runs.numbers import ARROWS, COCOS, COCOS_SPREAD
+from gradspace.runs.numbers import ARROWS, COCOS, COCOS_LEGEND, COCOS_SPREAD
 from gradspace.runs.recipe import build_objective
 from gradspace.scores.tiles import blocks
 from gradspace.wording import typed
@@ -143,6 +143,7 @@ def run_analysis(
     console.print(COCOS_SPREAD, markup=False, highlight=False)
     for table in make_tables(View("", COCOS), entries, {}):
         console.print(*as_rich(table, console.width), sep="\n")
+    console.print(COCOS_LEGEND, highlight=False)
 
 
 @app.command()

@@ -20,14 +20,10 @@ from gradspace.comparison.show import show_findings
 from gradspace.comparison.tables import View, as_rich, make_tables
 from gradspace.indexes.make import index
 from gradspace.report.compare import ComparisonPlan, run_plan
-from gradspace.runs.numbers import COCOS, COCOS_SPREAD, RECALLS
+from gradspace.runs.numbers import COCOS, COCOS_LEGEND, COCOS_SPREAD, RECALLS
 from gradspace.wording import typed
 
 TITLE = "Four objectives on scenes"
-EXPLANATION = (
-    "C^q contributing negatives per query, C^B per batch, C^0 queries without any, "
-    "W- and W+ weight on negatives and positives, C_eff effective number of negatives."
-)
 
 # The share is the mean over 2,000 random batches of the training captions, by `true_relevance`.
 ON_SCENES = (
@@ -103,7 +99,7 @@ def run_demo(folder: Path, console: Console) -> None:
     console.print(COCOS_SPREAD, markup=False)
     for table in make_tables(View(TITLE, COCOS), done.runs.entries, {}):
         console.print(*as_rich(table, console.width), sep="\n")
-    console.print(EXPLANATION)
+    console.print(COCOS_LEGEND)
     console.print(
         f"Curves, diagrams and retrieved images: {typed(report)}",
         markup=False,
