@@ -11,7 +11,7 @@ from pathlib import Path
 from gradspace.plugins import named
 
 EXAMPLE_MODEL = "openai/clip-vit-base-patch32"
-"""Reads pictures of one's own without any training."""
+"""Model for users' own pictures, without any training."""
 
 
 def command(*arguments: str | Path) -> str:

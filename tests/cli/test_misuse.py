@@ -57,6 +57,11 @@ def test_help_is_shown_where_nothing_is_typed(typed: str) -> None:
     assert done.stderr == ""
 
 
+def test_help_breaks_lines_where_the_terminal_does() -> None:
+    shown = CliRunner().invoke(app, ["index", "--help"], env={"COLUMNS": "80"}).output
+    assert "ones. It can be interrupted at any moment" in shown
+
+
 def test_help_of_train_names_models_objectives_and_keys() -> None:
     shown = CliRunner().invoke(app, ["train", "--help"], env={"COLUMNS": "600"}).output
     names = (*(info.name for info in models()), *LOSSES, *TRIPLET_WEIGHTS, *PAIR_WEIGHTS)

@@ -45,11 +45,14 @@ CountedAs = Annotated[str | None, typer.Option("--convention", help=CONVENTION)]
 OF_REDUCTIONS = (
     "Sums and means are as published. They make gradients that differ by up to four orders of "
     "magnitude, so that each objective needs its own learning rate; "
-    'RetrievalLoss(reduction="mean") makes them comparable (docs/explanation/concepts.md).'
+    'RetrievalLoss(reduction="mean") makes them comparable.'
 )
 
 ScoreFile = Annotated[
-    Path, typer.Argument(help="safetensors file with scores[image, text], image_ids, text_ids.")
+    Path,
+    typer.Argument(
+        metavar="SCORES", help="A safetensors file with scores, image_ids and text_ids."
+    ),
 ]
 
 
@@ -75,7 +78,7 @@ def diagram(
         list[str],
         typer.Argument(
             metavar="OBJECTIVE",
-            help="For example circle/sigmoid-ms; or the folder of a run, with its parameters.",
+            help="A name such as circle/sigmoid-ms, or the folder of a run, with its parameters.",
         ),
     ],
     out: Annotated[Path, typer.Option(help="Path to write to; .png and .pdf are added.")] = Path(
@@ -148,8 +151,8 @@ def run_analysis(
 
 @app.command()
 def flips(
-    first: Annotated[Path, typer.Argument(help="A trained run.")],
-    second: Annotated[Path, typer.Argument(help="Another run, on the same data.")],
+    first: Annotated[Path, typer.Argument(metavar="RUN", help="A trained run.")],
+    second: Annotated[Path, typer.Argument(metavar="OTHER", help="Another run, on the same data.")],
     k: Annotated[int, typer.Option(min=1, help="Largest rank that counts as an answer.")] = 1,
     show: Annotated[int, typer.Option(min=0, help="Number of queries to list of each kind.")] = 5,
     device: Device = None,

@@ -108,9 +108,10 @@ def _show_update(out: Path, items: int, outcome: IndexUpdate) -> None:
 
 
 def search_command(
-    index: Annotated[Path, typer.Argument(help="Folder of an index.")],
+    index: Annotated[Path, typer.Argument(metavar="INDEX", help="Folder of an index.")],
     query: Annotated[
-        str | None, typer.Argument(help="A sentence (in quotes), or an image file.")
+        str | None,
+        typer.Argument(metavar="QUERY", help="A sentence (in quotes), or an image file."),
     ] = None,
     *,
     image: Annotated[
