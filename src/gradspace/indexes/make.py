@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gradspace.commands import EXAMPLE_MODEL, command
 from gradspace.data.open import is_dataset
-from gradspace.indexes.approximate import IndexKind
+from gradspace.indexes.approximate import IndexKind, load_faiss
 from gradspace.indexes.build import IndexUpdate, update_index
 from gradspace.indexes.collection import Collection, caption_file, dataset_split, photo_folder
 from gradspace.indexes.contract import Kind
@@ -78,10 +78,10 @@ def index(
     """
     place = _place_of(model)
     notes: Sequence[str] = ()
+    if approximate is not None:
+        load_faiss()  # before the work
     if embeddings is not None:
-        if source or split or features or metadata:
-            others = "the source, --split, --features and --metadata"
-            raise ValueError(f"--embeddings defines what is indexed: leave {others} out")
+        _check_alone(source, split, features, metadata)
         folder = Path(embeddings)
         made, update = index_shards(folder, place, Path(out), name=name, engine=engine, show=show)
     else:
@@ -90,6 +90,13 @@ def index(
         made = create_index(Path(out), place, loaded.system, collection, name=name, engine=engine)
         update, notes = _update(made, collection, loaded, num_workers, show), collection.notes
     return MadeIndex(made, update, _approximate(made, approximate, show), notes)
+
+
+def _check_alone(*others: str | Path | None) -> None:
+    """Raise a ValueError if more than --embeddings says what to index."""
+    if any(others):
+        options = "the source, --split, --features and --metadata"
+        raise ValueError(f"--embeddings defines what is indexed: leave {options} out")
 
 
 def _update(
