@@ -306,6 +306,8 @@ def test_names_on_the_hub_are_told_from_runs(
     folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    for own in ("runs/first", "comparisons/table", "demo/runs", "../first", "~/first"):
+        assert not is_pretrained(Path(own)), own
     (tmp_path / "runs").mkdir()
     assert is_pretrained(Path("openai/clip-vit-base-patch32"))
     assert is_pretrained(folders["clip"])
