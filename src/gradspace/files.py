@@ -78,7 +78,7 @@ def write_atomically(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
 def locked(path: Path) -> Iterator[None]:
     """Let one process at a time make the file at `path`, while the others wait."""
     with open(path.with_name(f".{path.name}.lock"), "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)  # released however the process ends
+        fcntl.flock(file, fcntl.LOCK_EX)  # released when the process ends, in whatever way
         yield
 
 
