@@ -6,7 +6,6 @@ from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
-import torch
 from torch import Tensor
 
 from gradspace.execution.block import Sides, is_shared
@@ -28,10 +27,7 @@ def num_columns(side: Sum | LogSumExp | None) -> int:
 
 
 class Given(NamedTuple):
-    """Numbers given to the terms of both sides; a single one if the sides share their terms.
-
-    For exponentials, two more follow that one: a reference, and whether it serves all of them.
-    """
+    """Numbers given to the terms of both sides; a single one if the sides share their terms."""
 
     row: Tensor
     column: Tensor
@@ -45,17 +41,20 @@ def given_of(inputs: Inputs, wanted: Asked) -> Given:
         )
         return Given(row, column)
     number = wanted.either.given[:1].detach().float()
-    if kind_of(wanted) == 2:
-        number = torch.cat([number.flatten(), _reference(inputs, wanted, number)])
     return Given(number, number)
 
 
-def _reference(inputs: Inputs, wanted: Asked, number: Tensor) -> Tensor:
+def with_reference(inputs: Inputs, wanted: Asked, given: Given) -> Given:
+    """Append a reference for exponentials, and whether it serves them all, to a single number."""
+    if not is_shared(wanted) or kind_of(wanted) != 2:
+        return given
     from gradspace.execution.triton import kernels
 
-    found = inputs.empty(2)
-    kernels.reference[(1,)](number, inputs.squares, found, TERM=translated(wanted).term, SIZE=1024)
-    return found
+    found = inputs.empty(3)
+    kernels.reference[(1,)](
+        given.row, inputs.squares, found, TERM=translated(wanted).term, SIZE=1024
+    )
+    return Given(found, found)
 
 
 class _Formula:

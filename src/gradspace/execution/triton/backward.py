@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -37,15 +36,11 @@ def _backward_with(tile: Tile, inputs: Inputs, upstream: Sequence[Upstream]) -> 
     The weights have the type of the embeddings. They are divided by the largest gradient, so that
     float16 can hold those of a mean over many queries.
     """
-    scale = _scale(upstream)
-    upstream = [_scaled(up, scale) for up in upstream]
+    factors = _factors(upstream)
     of_columns = inputs.columns.new_zeros(inputs.m, inputs.width, dtype=torch.float32)
     of_rows = inputs.rows.new_empty(inputs.n, inputs.width)
     givens = [given_of(inputs, up.wanted) for up in upstream]
-    given_by_row: list[list[Tensor]] = [[] for _ in upstream]
-    given_by_column = [inputs.empty(num_columns(up.wanted.column), inputs.m) for up in upstream]
-    for part in given_by_column:
-        part.zero_()
+    of_given: list[list[tuple[Tensor, Tensor]]] = [[] for _ in upstream]
     width = ceil(inputs.m, 64) * 64  # what the kernel writes must be aligned
     chunks = inputs.chunks(tile.height, width * inputs.rows.element_size(), WEIGHT_BYTES)
     memory = inputs.rows.new_empty(chunks[0].stop, width)
@@ -53,34 +48,41 @@ def _backward_with(tile: Tile, inputs: Inputs, upstream: Sequence[Upstream]) -> 
         weights = memory[: chunk.stop - chunk.start, : inputs.m]
         rows = of_columns.new_zeros(len(weights), inputs.width)
         for k, up in enumerate(upstream):
-            by_row, by_column = weigh(tile, inputs, up, givens[k], chunk, weights)
-            given_by_row[k].append(by_row)
-            given_by_column[k] += by_column
+            if part := weigh(tile, inputs, up, factors, givens[k], chunk, weights):
+                of_given[k].append(part)
             add_product(rows, weights, inputs.columns[:, : inputs.width])
             add_product(of_columns, weights.t(), inputs.rows[chunk, : inputs.width])
-        of_rows[chunk] = rows.div_(scale)
-    return Gradients(
-        of_rows,
-        of_columns.div_(scale),
-        [
-            Sides(
-                torch.cat(given_by_row[k], 1).t() / scale if up.wanted.row else None,
-                given_by_column[k].t() / scale if up.wanted.column else None,
-            )
-            for k, up in enumerate(upstream)
-        ],
-    )
+        of_rows[chunk] = rows.div_(factors[0])
+    parts = [_together(up, of_given[k], factors[0]) for k, up in enumerate(upstream)]
+    return Gradients(of_rows, of_columns.div_(factors[0]), parts)
+
+
+def _together(
+    up: Upstream, of_given: Sequence[tuple[Tensor, Tensor]], factor: Tensor
+) -> Sides[Tensor]:
+    """Merge the gradients of a sum's given numbers over the chunks, without the factor."""
+    if not of_given:
+        return Sides(None, None)
+    by_row = torch.cat([row for row, _ in of_given], 1) if up.wanted.row else None
+    by_column = torch.stack([column for _, column in of_given]).sum(0) if up.wanted.column else None
+    return Sides(*(None if part is None else part.t() / factor for part in (by_row, by_column)))
 
 
 def weigh(
     tile: Tile,
     inputs: Inputs,
     up: Upstream,
+    factors: Tensor,
     given: Given,
     chunk: slice,
     weights: Tensor,
-) -> tuple[Tensor, Tensor]:
-    """Write the weights that one sum gives to a chunk of rows; return the gradients of `given`."""
+    single: tuple[Tensor, Tensor] | None = None,
+) -> tuple[Tensor, Tensor] | None:
+    """Write the weights that one sum gives to a chunk of rows; return the gradients of `given`.
+
+    The gradients arriving at the rows' and the columns' sums are multiplied by the two factors, as
+    are the slopes along `single` positives of both sides, whose weights are written as well.
+    """
     from triton.tools.tensor_descriptor import TensorDescriptor
 
     from gradspace.execution.triton import kernels
@@ -88,10 +90,12 @@ def weigh(
     wanted, functions = up.wanted, translated(up.wanted)
     by_row, by_column = num_columns(wanted.row), num_columns(wanted.column)
     to_given = wanted.either.given.requires_grad
-    parts = (
-        inputs.empty(ceil(inputs.m, tile.width) if to_given else 0, by_row, len(weights)),
-        inputs.empty(ceil(len(weights), tile.height) if to_given else 0, by_column, inputs.m),
-    )
+    parts = (factors, factors)
+    if to_given:
+        parts = (
+            inputs.empty(ceil(inputs.m, tile.width), by_row, len(weights)),
+            inputs.empty(ceil(len(weights), tile.height), by_column, inputs.m),
+        )
     sides: list[Tensor] = []
     of_given = given_values(wanted, given, chunk)
     for side, queries, k in (("row", chunk, 0), ("column", slice(None), 1)):
@@ -108,7 +112,10 @@ def weigh(
         tile,
         chunk,
         TensorDescriptor.from_tensor(weights, [tile.height, tile.width]),
+        factors,
         *sides,
+        *((single[0][chunk], single[1]) if single else (factors, factors)),
+        SINGLE=single is not None,
         TERM=functions.term,
         DERIVATIVES=functions.derivatives,
         KIND=kind_of(wanted),
@@ -118,21 +125,14 @@ def weigh(
         BY_COLUMN=by_column,
         TO_GIVEN=to_given,
     )
-    return parts[0].sum(0), parts[1].sum(0)
+    return (parts[0].sum(0), parts[1].sum(0)) if to_given else None
 
 
-def _scale(upstream: Sequence[Upstream]) -> Tensor:
-    """Factor that makes the largest gradient 1, leaving float16's range to term derivatives."""
+def _factors(upstream: Sequence[Upstream]) -> Tensor:
+    """Factors that make the largest gradient 1, leaving float16's range to term derivatives."""
     sides = (side for up in upstream for side in (up.gradients.row, up.gradients.column))
     largest = torch.stack([side.abs().max() for side in sides if side is not None]).max()
-    return 1 / largest.clamp(min=1e-30)
-
-
-def _scaled(up: Upstream, scale: Tensor) -> Upstream:
-    row, column = (
-        None if side is None else side * scale for side in (up.gradients.row, up.gradients.column)
-    )
-    return replace(up, gradients=Sides(row, column))
+    return (1 / largest.clamp(min=1e-30)).repeat(2)
 
 
 def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:

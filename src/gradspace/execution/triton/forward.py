@@ -18,12 +18,17 @@ from gradspace.execution.triton.asked import (
     kind_of,
     num_columns,
     translated,
+    with_reference,
 )
 from gradspace.execution.triton.launching import Inputs, Tile, ceil, on_a_tile_that_fits
 from gradspace.objectives.statistics import LOG_ZERO, Hardest
 
 CHUNK_BYTES = 16 << 20
 """Bytes that one partial result of a chunk of rows may take."""
+LARGE = 1 << 28
+"""Scores from which a kernel for each case is faster than one for both, at the cost of a launch."""
+NO, YES, EITHER = 0, 1, 2
+"""Whether one reference serves all exponentials of a sum, as `kernels.statistics` counts."""
 
 
 def forward(inputs: Inputs, wanted: Sequence[Wanted]) -> list[Result]:
@@ -51,7 +56,7 @@ def _pass_with(
     most = max([1, *(max(num_columns(one.row), num_columns(one.column)) for one in asked)])
     of_rows: list[list[Tensor]] = [[] for _ in range(2 + len(asked))]
     of_columns: list[Tensor] = []
-    givens = [given_of(inputs, one) for one in asked]
+    givens = [with_reference(inputs, one, given_of(inputs, one)) for one in asked]
     bytes_per_row = 4 * most * max(across, ceil(inputs.m, tile.height))
     for rows in inputs.chunks(tile.height, bytes_per_row, CHUNK_BYTES):
         parts = partial_results(tile, inputs, hardest, asked, givens, rows, index=False)
@@ -125,16 +130,19 @@ def partial_results(
         values += given_values(one, given, rows) if one and given else best
         values += sums[k] if one else best
         constants |= _constants(one, name)
-    inputs.launch(
-        kernels.statistics,
-        tile,
-        rows,
-        *values,
-        **constants,
-        HARDEST_BY_ROW=hardest.row is not None,
-        HARDEST_BY_COLUMN=hardest.column is not None,
-        INDEX=index,
-    )
+    one_reference = sum(kind_of(one) == 2 and is_shared(one) for one in asked) == 1
+    for served in (YES, NO) if one_reference and n * inputs.m >= LARGE else (EITHER,):
+        inputs.launch(
+            kernels.statistics,
+            tile,
+            rows,
+            *values,
+            **constants,
+            HARDEST_BY_ROW=hardest.row is not None,
+            HARDEST_BY_COLUMN=hardest.column is not None,
+            INDEX=index,
+            SERVED=served,
+        )
     return TileResults(best, at, sums)
 
 

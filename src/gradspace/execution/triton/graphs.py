@@ -39,6 +39,24 @@ def expm1(x):  # type: ignore[no-untyped-def]
     return tl.where(y == 1, x, tl.where(tl.abs(x) < 0.5, near, y - 1))
 
 
+@triton.jit
+def softplus(x):  # type: ignore[no-untyped-def]
+    """Compute log(1 + exp(x)): max(x, 0) + log(1 + u) with u = exp(-|x|), without a logarithm.
+
+    The polynomial is log(1 + u) / u on [0, 1], with a relative error of 2e-7 in float32.
+    """
+    u = tl.exp2(-1.4426950408889634 * tl.abs(x))
+    y = 0.005126102140966912 * u - 0.029074064677494196
+    y = y * u + 0.0775160867403694
+    y = y * u - 0.13602247622479405
+    y = y * u + 0.19076880735747795
+    y = y * u - 0.24835398988515545
+    y = y * u + 0.3331812170753319
+    y = y * u - 0.49999444976340096
+    y = y * u + 0.9999999659255097
+    return tl.maximum(x, 0.0) + y * u
+
+
 OPERATIONS = {
     "_to_copy": "({0}).to(tl.float32)",
     "abs": "tl.abs({0})",
@@ -68,13 +86,19 @@ OPERATIONS = {
     "reciprocal": "(1.0 / {0})",
     "relu": "tl.maximum({0}, 0.0)",
     "sigmoid": "tl.sigmoid({0})",
+    "softplus": "softplus({0})",
+    "softplus_backward": "({0} * tl.sigmoid({1}))",
     "sqrt": "tl.sqrt({0})",
     "sub": "({0} - {1})",
     "where": "tl.where({0}, {1}, {2})",
 }
 
+SCOPE = {"expm1": expm1, "log1p": log1p, "softplus": softplus}
+
 UNCHANGED = ("alias", "clone", "detach", "expand", "squeeze", "unsqueeze", "view")
 """Operations that only change the shape, and are dropped: columns and matrices broadcast."""
+WHOLE = (torch.ops.aten.softplus.default, torch.ops.aten.softplus_backward.default)
+"""Operations that are not decomposed before they are translated."""
 REDUCTIONS = {"sum": "tl.sum", "amax": "tl.max", "amin": "tl.min"}
 CONSTANTS = {"ones_like": 1.0, "zeros_like": 0.0}
 """Operations that create a constant; those of "full", "full_like" and "scalar_tensor" come last in
@@ -84,6 +108,8 @@ their arguments."""
 def trace(function: Callable[..., Any], *examples: Tensor, differentiate: bool) -> fx.Graph:
     """Trace the operations of a function that returns a tuple of tensors."""
     table: Any = core_aten_decompositions()
+    for operation in WHOLE:
+        table.pop(operation)
     with torch.set_grad_enabled(differentiate):
         graph: fx.Graph = make_fx(function, decomposition_table=table)(*examples).graph
     graph.eliminate_dead_code()
@@ -92,7 +118,7 @@ def trace(function: Callable[..., Any], *examples: Tensor, differentiate: bool) 
 
 def compile_graph(name: str, inputs: Sequence[str], graph: fx.Graph) -> Any:
     """Compile a Triton function of the inputs, the first of which has the full shape."""
-    return compile_source(name, inputs, _lines(graph, inputs), {"log1p": log1p, "expm1": expm1})
+    return compile_source(name, inputs, _lines(graph, inputs), SCOPE)
 
 
 def compile_source(
@@ -161,6 +187,10 @@ def _is_matrix(node: fx.Node) -> bool:
     return len(shape) == 2 and shape[1] > 1
 
 
+def _numbers(arguments: Sequence[Any]) -> list[Any]:
+    return [argument for argument in arguments if not isinstance(argument, fx.Node)]
+
+
 def _expression(node: fx.Node, text: Callable[[Any], str]) -> str:
     name = _name(node)
     arguments = [argument for argument in node.args if not isinstance(argument, list | tuple)]
@@ -173,6 +203,8 @@ def _expression(node: fx.Node, text: Callable[[Any], str]) -> str:
             return found if high is None else f"tl.minimum({found}, {text(high)})"
         case "div" if isinstance(arguments[1], int | float):
             return f"({text(arguments[0])} * {1 / arguments[1]!r})"
+        case "softplus" | "softplus_backward" if _numbers(arguments) not in ([], [1, 20]):
+            raise UnsupportedTermError(f"{name} with a beta or threshold that is not the default")
         case "pow" if arguments[1] == 2:
             return f"({text(arguments[0])} * {text(arguments[0])})"
         case _ if name in REDUCTIONS and node.args[1:2] in (([1],), ([-1],)):

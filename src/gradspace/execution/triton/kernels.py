@@ -17,6 +17,7 @@ import triton.language as tl
 NONE = tl.constexpr(0)
 SUM = tl.constexpr(1)
 LOG_SUM_EXP = tl.constexpr(2)
+NO, YES, EITHER = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
 LOG_ZERO = tl.constexpr(-1e30)
 SAFE_RANGE = tl.constexpr(60.0)
 GROUP = tl.constexpr(8)
@@ -129,42 +130,57 @@ def longest(vectors, squares, count, d, ROWS: tl.constexpr, WIDTH: tl.constexpr)
 
 @triton.jit
 def reference(given, squares, out, TERM: tl.constexpr, SIZE: tl.constexpr):
-    """Write the highest exponent that any score can have, and whether it can serve for all scores.
+    """Write what is given, the highest exponent of any score, and whether it can serve for all.
 
     No score exceeds the product of the lengths of the longest vectors.
     """
     bound = 1.01 * tl.sqrt(tl.load(squares) * tl.load(squares + 1))
     s = (tl.arange(0, SIZE)[None, :] / (SIZE - 1) * 2.0 - 1.0) * bound
-    terms = TERM(s, tl.load(given))
+    number = tl.load(given)
+    terms = TERM(s, number)
     highest = tl.max(tl.max(terms, 1), 0)
     lowest = tl.min(tl.min(tl.where(terms > LOG_ZERO / 2, terms, highest), 1), 0)
-    tl.store(out, highest)
-    tl.store(out + 1, (highest - lowest < SAFE_RANGE).to(tl.float32))
+    tl.store(out, number)
+    tl.store(out + 1, highest)
+    tl.store(out + 2, (highest - lowest < SAFE_RANGE).to(tl.float32))
+
+
+@triton.jit
+def _add_served(terms, highest, row_part, column_part, rows, columns):
+    """Write both sides' log-sum-exp, for which one reference serves, so that no power is twice."""
+    powers = _exp(terms - highest)
+    tl.store(row_part, _log(highest, tl.sum(powers, 1)), mask=rows)
+    tl.store(column_part, _log(highest, tl.sum(powers, 0)), mask=columns)
+
+
+@triton.jit
+def _add_unserved(terms, row_part, column_part, rows, columns):
+    tl.store(row_part, _log_sum_exp(terms, 1), mask=rows)
+    tl.store(column_part, _log_sum_exp(terms, 0), mask=columns)
 
 
 @triton.jit
 def _add_both(
     scores, negative, given, row_part, column_part, r, c, n, m,
-    TERM: tl.constexpr, KIND: tl.constexpr, VANISHES: tl.constexpr,
+    TERM: tl.constexpr, KIND: tl.constexpr, VANISHES: tl.constexpr, SERVED: tl.constexpr,
 ):  # fmt: skip
     """Write the partial results of a statistic whose terms depend on the score alone, both sides.
 
-    Exponentials are computed once if one reference serves all of them: given[1] is the reference,
-    given[2] tells whether it serves.
+    given[1] is the reference of exponentials, given[2] tells whether it serves all of them.
     """
     terms = _terms(scores, negative, tl.load(given), TERM, KIND, VANISHES)
     if KIND == SUM:
         tl.store(row_part, tl.sum(terms, 1), mask=r < n)
         tl.store(column_part, tl.sum(terms, 0), mask=c < m)
+    elif SERVED == YES:
+        _add_served(terms, tl.load(given + 1), row_part, column_part, r < n, c < m)
+    elif SERVED == NO:
+        _add_unserved(terms, row_part, column_part, r < n, c < m)
     else:
         if tl.load(given + 2) > 0.0:
-            highest = tl.load(given + 1)
-            powers = _exp(terms - highest)
-            tl.store(row_part, _log(highest, tl.sum(powers, 1)), mask=r < n)
-            tl.store(column_part, _log(highest, tl.sum(powers, 0)), mask=c < m)
+            _add_served(terms, tl.load(given + 1), row_part, column_part, r < n, c < m)
         else:
-            tl.store(row_part, _log_sum_exp(terms, 1), mask=r < n)
-            tl.store(column_part, _log_sum_exp(terms, 0), mask=c < m)
+            _add_unserved(terms, row_part, column_part, r < n, c < m)
 
 
 @triton.jit
@@ -172,14 +188,14 @@ def _add(
     scores, negative, row_given, column_given, row_out, column_out,
     r, c, n, m, tile_row, tile_column,
     TERM: tl.constexpr, KIND: tl.constexpr, VANISHES: tl.constexpr, SHARED: tl.constexpr,
-    BY_ROW: tl.constexpr, BY_COLUMN: tl.constexpr,
+    BY_ROW: tl.constexpr, BY_COLUMN: tl.constexpr, SERVED: tl.constexpr,
 ):  # fmt: skip
     """Write a statistic's partial results; BY_ROW and BY_COLUMN count each side's given columns."""
     if SHARED:
         _add_both(
             scores, negative, row_given,
             row_out + tile_column * n + r, column_out + tile_row * m + c,
-            r, c, n, m, TERM, KIND, VANISHES,
+            r, c, n, m, TERM, KIND, VANISHES, SERVED,
         )  # fmt: skip
     else:
         if BY_ROW > 0:
@@ -200,7 +216,9 @@ def _hardest(
 ):  # fmt: skip
     """Write the highest score of every query in the tile and, with INDEX, its candidate."""
     if INDEX:
-        value, index = tl.max(scores, AXIS, return_indices=True)
+        value, index = tl.max(
+            scores, AXIS, return_indices=True, return_indices_tie_break_left=False
+        )
         tl.store(at + where, first + index, mask=mask)
     else:
         value = tl.max(scores, AXIS)
@@ -218,10 +236,20 @@ def statistics(
     BY_ROW_A: tl.constexpr, BY_COLUMN_A: tl.constexpr,
     TERM_B: tl.constexpr, KIND_B: tl.constexpr, VANISHES_B: tl.constexpr, SHARED_B: tl.constexpr,
     BY_ROW_B: tl.constexpr, BY_COLUMN_B: tl.constexpr,
+    SERVED: tl.constexpr,
     HEIGHT: tl.constexpr, WIDTH: tl.constexpr, DEPTH: tl.constexpr, PRECISION: tl.constexpr,
     EVEN: tl.constexpr,
 ):  # fmt: skip
-    """Write the hardest negatives and up to two sums of one tile, by row and by column."""
+    """Write the hardest negatives and up to two sums of one tile, by row and by column.
+
+    If the reference of one sum of exponentials SERVED is YES or NO, and it turns out to be the
+    other, nothing is written. The code for both in one kernel needs more registers.
+    """
+    if SERVED != EITHER:
+        given = row_given_a if KIND_A == LOG_SUM_EXP else row_given_b
+        serves = tl.load(given + 2) > 0.0
+        if serves != (SERVED == YES):
+            return
     tile_row, tile_column = _place(n, m, HEIGHT, WIDTH)
     row, column = tile_row * HEIGHT, tile_column * WIDTH
     scores = _scores(rows, columns, row, column, d, HEIGHT, WIDTH, DEPTH, PRECISION)
@@ -235,19 +263,19 @@ def statistics(
         _add(
             scores, negative, row_given_a, column_given_a, row_out_a, column_out_a,
             r, c, n, m, tile_row, tile_column,
-            TERM_A, KIND_A, VANISHES_A, SHARED_A, BY_ROW_A, BY_COLUMN_A,
+            TERM_A, KIND_A, VANISHES_A, SHARED_A, BY_ROW_A, BY_COLUMN_A, SERVED,
         )  # fmt: skip
     if KIND_B != NONE:
         _add(
             scores, negative, row_given_b, column_given_b, row_out_b, column_out_b,
             r, c, n, m, tile_row, tile_column,
-            TERM_B, KIND_B, VANISHES_B, SHARED_B, BY_ROW_B, BY_COLUMN_B,
+            TERM_B, KIND_B, VANISHES_B, SHARED_B, BY_ROW_B, BY_COLUMN_B, SERVED,
         )  # fmt: skip
 
 
 @triton.jit
 def _weights_of_side(
-    weights, scores, negative, given, result, gradient, given_out, q, num_queries, tile,
+    weights, scores, negative, factor, given, result, gradient, given_out, q, num_queries, tile,
     TERM: tl.constexpr, DERIVATIVES: tl.constexpr, KIND: tl.constexpr, VANISHES: tl.constexpr,
     SHARED: tl.constexpr, COLUMNS: tl.constexpr, TO_GIVEN: tl.constexpr, AXIS: tl.constexpr,
 ):  # fmt: skip
@@ -260,7 +288,7 @@ def _weights_of_side(
             x = tl.load(given)
         else:
             x = _column(given, q, num_queries, k, COLUMNS, AXIS)
-        outer = _column(gradient, q, num_queries, k, COLUMNS, AXIS)
+        outer = _column(gradient, q, num_queries, k, COLUMNS, AXIS) * tl.load(factor)
         by_score, by_given = DERIVATIVES(scores, x)
         if KIND == LOG_SUM_EXP:
             total = _column(result, q, num_queries, k, COLUMNS, AXIS)
@@ -278,15 +306,19 @@ def _weights_of_side(
 
 @triton.jit
 def weights(
-    rows, columns, row_ids, column_ids, n, m, d, out,
+    rows, columns, row_ids, column_ids, n, m, d, out, factors,
     row_given, row_result, row_gradient, row_given_out,
     column_given, column_result, column_gradient, column_given_out,
+    row_slopes, column_slopes, SINGLE: tl.constexpr,
     TERM: tl.constexpr, DERIVATIVES: tl.constexpr, KIND: tl.constexpr, VANISHES: tl.constexpr,
     SHARED: tl.constexpr, BY_ROW: tl.constexpr, BY_COLUMN: tl.constexpr, TO_GIVEN: tl.constexpr,
     HEIGHT: tl.constexpr, WIDTH: tl.constexpr, DEPTH: tl.constexpr, PRECISION: tl.constexpr,
     EVEN: tl.constexpr,
 ):  # fmt: skip
-    """Recompute one tile of scores and write its weights for a statistic of both sides."""
+    """Recompute one tile of scores and write its weights for a statistic of both sides.
+
+    With SINGLE, no query has more than one positive, whose weight comes from the slopes.
+    """
     tile_row, tile_column = _place(n, m, HEIGHT, WIDTH)
     row, column = tile_row * HEIGHT, tile_column * WIDTH
     scores = _scores(rows, columns, row, column, d, HEIGHT, WIDTH, DEPTH, PRECISION)
@@ -296,12 +328,18 @@ def weights(
     total = tl.zeros((HEIGHT, WIDTH), tl.float32)
     if BY_ROW > 0:
         total = _weights_of_side(
-            total, scores, negative, row_given, row_result, row_gradient, row_given_out,
+            total, scores, negative,
+            factors, row_given, row_result, row_gradient, row_given_out,
             r, n, tile_column, TERM, DERIVATIVES, KIND, VANISHES, SHARED, BY_ROW, TO_GIVEN, 1,
         )  # fmt: skip
     if BY_COLUMN > 0:
         total = _weights_of_side(
-            total, scores, negative, column_given, column_result, column_gradient, column_given_out,
+            total, scores, negative,
+            factors + 1, column_given, column_result, column_gradient, column_given_out,
             c, m, tile_row, TERM, DERIVATIVES, KIND, VANISHES, SHARED, BY_COLUMN, TO_GIVEN, 0,
         )  # fmt: skip
+    if SINGLE:
+        of_row = tl.load(factors) * tl.load(row_slopes + r, mask=r < n, other=0.0)
+        of_column = tl.load(factors + 1) * tl.load(column_slopes + c, mask=c < m, other=0.0)
+        total = tl.where(negative, total, of_row[:, None] + of_column[None, :])
     out.store([row, column], total.to(out.dtype))

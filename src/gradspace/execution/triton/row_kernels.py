@@ -109,14 +109,9 @@ def _counts(work, n, m):
 
 
 @triton.jit
-def _weights(work, n, m):
-    """Weights by image, [images, texts], followed by those by text, [texts, images]."""
-    return work + 4 * (n + m)
-
-
-@triton.jit
 def _packed(work, n, m):
-    return work + 4 * (n + m) + 2 * n * m
+    """Scores of every image's positives, [images, texts]."""
+    return work + 4 * (n + m)
 
 
 # --- positives of the whole batch ---------------------------------------------------------------
@@ -200,26 +195,28 @@ def _weigh(
 
 @triton.jit
 def weigh_rows(
-    by_image, by_text, along, across, image_ids, text_ids, work, n, m,
+    by_image, by_text, along, across, image_ids, text_ids, work, image_weights, text_weights, n, m,
     ROW: tl.constexpr, WEIGH: tl.constexpr,
     OF_IMAGES: tl.constexpr, OF_TEXTS: tl.constexpr, IMAGES: tl.constexpr, TEXTS: tl.constexpr,
 ):  # fmt: skip
     """Weigh all images, OF_IMAGES per program, and then all texts, OF_TEXTS per program.
 
-    `along` and `across` are the strides of by_text, which may be a transposed view of by_image.
+    `along` and `across` are the strides of by_text, which may be a transposed view of by_image. If
+    it is not, the weights, [images, texts] and [texts, images], may overwrite the scores: a program
+    has read its rows when it writes them.
     """
     program = tl.program_id(0)
     programs_of_images = tl.cdiv(n, OF_IMAGES)
     if program < programs_of_images:
         _weigh(
-            by_image, 1, m, image_ids, text_ids, _values(work, n, m), _weights(work, n, m),
+            by_image, 1, m, image_ids, text_ids, _values(work, n, m), image_weights,
             program * OF_IMAGES, n, m, work, n, m,
             ROW, WEIGH, OF_IMAGES, TEXTS, IMAGES,
         )  # fmt: skip
     else:
         _weigh(
             by_text, along, across, text_ids, image_ids,
-            _values(work, n, m) + n, _weights(work, n, m) + n * m,
+            _values(work, n, m) + n, text_weights,
             (program - programs_of_images) * OF_TEXTS, m, n, work, n, m,
             ROW, WEIGH, OF_TEXTS, IMAGES, IMAGES,
         )  # fmt: skip
@@ -237,8 +234,33 @@ def _sums(values, counted, count, SIZE: tl.constexpr):
 
 
 @triton.jit
+def facts_of(values, n, m, MEAN: tl.constexpr, AT_ONCE: tl.constexpr):
+    """Reduce the values of all queries, which `counted` follows: value, scale, ratio and number.
+
+    A weight of an image is multiplied by the scale, one of a text by the scale and the ratio.
+    """
+    of_images, num_images = _sums(values, values + n + m, n, AT_ONCE)
+    of_texts, num_texts = _sums(values + n, values + 2 * n + m, m, AT_ONCE)
+    scale = 1.0
+    ratio = 1.0
+    if MEAN:
+        scale = 0.5 / tl.maximum(num_images, 1.0)
+        ratio = tl.maximum(num_images, 1.0) / tl.maximum(num_texts, 1.0)
+    return scale * (of_images + ratio * of_texts), scale, ratio, num_images + num_texts
+
+
+@triton.jit
+def store_facts(value, facts, found, scale, ratio, number):
+    tl.store(value, found)
+    tl.store(facts, found)
+    tl.store(facts + 1, scale)
+    tl.store(facts + 2, scale * ratio)
+    tl.store(facts + 3, number)
+
+
+@triton.jit
 def combine(
-    work, value, facts, out, n, m,
+    work, image_weights, text_weights, value, facts, out, n, m,
     MEAN: tl.constexpr, FOLD: tl.constexpr, WEIGH: tl.constexpr, SIZE: tl.constexpr,
     AT_ONCE: tl.constexpr,
 ):  # fmt: skip
@@ -247,28 +269,19 @@ def combine(
     The facts are the value, the factors that the images' and the texts' weights are still to be
     multiplied by (1 with FOLD), and the number of queries that have a positive.
     """
-    values = _values(work, n, m)
-    of_images, num_images = _sums(values, values + n + m, n, AT_ONCE)
-    of_texts, num_texts = _sums(values + n, values + 2 * n + m, m, AT_ONCE)
-    scale = 1.0
-    ratio = 1.0
-    if MEAN:
-        scale = 0.5 / tl.maximum(num_images, 1.0)
-        ratio = tl.maximum(num_images, 1.0) / tl.maximum(num_texts, 1.0)
+    found, scale, ratio, number = facts_of(_values(work, n, m), n, m, MEAN, AT_ONCE)
     if tl.program_id(0) + tl.program_id(1) == 0:
-        tl.store(value, scale * (of_images + ratio * of_texts))
-        tl.store(facts, scale * (of_images + ratio * of_texts))
-        tl.store(facts + 1, 1.0 if FOLD else scale)
-        tl.store(facts + 2, 1.0 if FOLD else scale * ratio)
-        tl.store(facts + 3, num_images + num_texts)
+        if FOLD:
+            store_facts(value, facts, found, 1.0, 1.0, number)
+        else:
+            store_facts(value, facts, found, scale, ratio, number)
     if WEIGH:
-        weights = _weights(work, n, m)
         i = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
         t = tl.program_id(1) * SIZE + tl.arange(0, SIZE)
         here = (i < n)[:, None] & (t < m)[None, :]
-        by_image = tl.load(weights + i[:, None] * m + t[None, :], mask=here, other=0.0)
+        by_image = tl.load(image_weights + i[:, None] * m + t[None, :], mask=here, other=0.0)
         there = (t < m)[:, None] & (i < n)[None, :]
-        transposed = weights + n * m + t[:, None] * n + i[None, :]
+        transposed = text_weights + t[:, None] * n + i[None, :]
         both = by_image + ratio * tl.trans(tl.load(transposed, mask=there, other=0.0))
         if FOLD:
             both *= scale

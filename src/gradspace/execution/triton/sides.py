@@ -10,11 +10,14 @@ import torch
 from torch import Tensor
 
 from gradspace.execution.block import Sides
-from gradspace.execution.triton.launching import Inputs
+from gradspace.execution.triton.launching import Inputs, ceil
 from gradspace.execution.triton.slots import Slots
 from gradspace.execution.triton.whole_rows import functions
 from gradspace.objectives.contract import Objective
-from gradspace.objectives.statistics import Hardest, PositiveScores, Statistic
+from gradspace.objectives.statistics import Hardest, LogSumExp, PositiveScores, Statistic
+
+AT_ONCE = 4
+"""Queries whose positives a program scores."""
 
 
 @dataclass(frozen=True)
@@ -39,39 +42,51 @@ class Side:
         return self.scores.shape[1]
 
 
-def sides_of(objective: Objective, inputs: Inputs, slots: Slots) -> Sides[Side]:
-    """Score the positives of both sides, and ask what is wanted of their negatives."""
-    by_image = _scores_of_slots(inputs, slots.texts_of_images)
-    by_text = by_image
-    if not slots.by_position:
-        by_text = _scores_of_slots(inputs.transpose(), slots.images_of_texts)
+def sides_of(objective: Objective, inputs: Inputs, slots: Slots, finished: Tensor) -> Sides[Side]:
+    """Score the positives of both sides, and ask what is wanted of their negatives.
+
+    `finished` is set to 0, for `query_kernels.finish`.
+    """
+    by_image, by_text = _scores_of_slots(objective, inputs, slots, finished)
     in_batch = by_image.flatten()
-    return Sides(
-        side_of(objective, by_image, slots.texts_of_images, inputs.m, in_batch),
-        side_of(objective, by_text, slots.images_of_texts, inputs.n, in_batch),
-    )
+    images = side_of(objective, by_image, slots.texts_of_images, inputs.m, in_batch)
+    if slots.by_position:
+        texts = side_of(objective, by_image, slots.images_of_texts, inputs.n, wanted=images.wanted)
+    else:
+        texts = side_of(objective, by_text, slots.images_of_texts, inputs.n, in_batch)
+    return Sides(images, texts)
 
 
 def side_of(
-    objective: Objective, scores: Tensor, index: Tensor, num_candidates: int, batch: Tensor
+    objective: Objective,
+    scores: Tensor,
+    index: Tensor,
+    num_candidates: int,
+    batch: Tensor | None = None,
+    wanted: tuple[Statistic, ...] = (),
 ) -> Side:
+    """Allocate a side's results; it wants the statistics given, or those for these positives."""
     found = functions(objective)
     if found is not None and found.fixed:
         wanted = _fixed_statistics(_Same(objective), scores.device)
-    else:
+    elif batch is not None:
         wanted = objective.statistics(positive_of(scores, index, num_candidates, batch))
     n, count = scores.shape
-    sums = [one for one in wanted if not isinstance(one, Hardest)]
-    columns = [one.given.shape[1] for one in sums]
+    columns = [one.given.shape[1] for one in wanted if not isinstance(one, Hardest)]
+    sizes = [count, 1, *columns, *columns]
+    parts = torch.split(scores.new_empty(n * sum(sizes)), [n * size for size in sizes])
+    slot_slopes, best_slopes, *sums = (
+        part.view(n, size) for part, size in zip(parts, sizes, strict=True)
+    )
     return Side(
         index,
         scores,
         wanted,
-        slot_slopes=scores.new_empty(n, count),
-        best_slopes=scores.new_empty(n, 1),
+        slot_slopes=slot_slopes,
+        best_slopes=best_slopes,
         hardest=torch.empty(n, 1, dtype=torch.int32, device=scores.device),
-        results=[scores.new_empty(n, c) for c in columns],
-        slopes=[scores.new_empty(n, c) for c in columns],
+        results=sums[: len(columns)],
+        slopes=sums[len(columns) :],
     )
 
 
@@ -104,14 +119,30 @@ def positive_of(
     return PositiveScores(scores.where(valid, 0), valid, num_negatives, batch)
 
 
-def _scores_of_slots(inputs: Inputs, index: Tensor) -> Tensor:
+def _scores_of_slots(
+    objective: Objective, inputs: Inputs, slots: Slots, finished: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Score the slots of both sides; find the longest vectors as well if a sum needs them."""
     from gradspace.execution.triton import query_kernels
 
-    scores = inputs.empty(*index.shape)
-    query_kernels.scores_of_slots[tuple(scores.shape)](
-        *(inputs.rows, inputs.columns, index, scores, inputs.rows.shape[1]),
-        COUNT=index.shape[1],
+    found = functions(objective)
+    assert found is not None
+    squared = any(isinstance(one, LogSumExp) and one.shared for one in found.wanted)
+    by_image = inputs.empty(*slots.texts_of_images.shape)
+    by_text = by_image if slots.by_position else inputs.empty(*slots.images_of_texts.shape)
+    if squared:
+        inputs.squares = torch.zeros(2, device=by_image.device)
+    also_texts = squared or not slots.by_position
+    query_kernels.prepare[(ceil(inputs.n, AT_ONCE) + also_texts * ceil(inputs.m, AT_ONCE),)](
+        *(inputs.rows, inputs.columns, slots.texts_of_images, slots.images_of_texts),
+        *(by_image, by_text, inputs.squares if squared else by_image, finished),
+        *(inputs.n, inputs.m, inputs.rows.shape[1]),
+        COUNT=by_image.shape[1],
+        COUNT_T=by_text.shape[1],
+        QUERIES=AT_ONCE,
         WIDTH=256,
+        BY_POSITION=slots.by_position,
+        SQUARED=squared,
         num_warps=1,
     )
-    return scores
+    return by_image, by_text

@@ -11,7 +11,7 @@ from torch import Tensor
 from gradspace.execution.batch_pairs import NO_PAIR
 from gradspace.execution.triton.launching import ceil
 
-QUERIES, CANDIDATES = 32, 256
+QUERIES, CANDIDATES = 16, 512
 """Numbers of ids that a program compares at a time."""
 
 
@@ -36,16 +36,28 @@ def slots_by_position(count: int, device: torch.device) -> Slots:
 
 
 def slots_of_ids(image_ids: Tensor, text_ids: Tensor, device: torch.device) -> Slots:
-    """Build the slots on the device; unless CPU ids are aligned, this synchronises once."""
+    """Build the slots on the device; this synchronises once if the ids are on a GPU."""
+    from gradspace.execution.triton import query_kernels
+
     if not image_ids.is_cuda and _are_aligned(image_ids, text_ids):
         return slots_by_position(len(image_ids), device)
-    image_ids, text_ids = (ids.to(device, non_blocking=True) for ids in (image_ids, text_ids))
-    sides = ((image_ids, text_ids), (text_ids, image_ids))
-    counts = torch.stack([_count(*side).max() for side in sides]).tolist()
-    if not counts[0]:
+    count = _most_on_gpu if image_ids.is_cuda else _most
+    of_images, of_texts = count(image_ids, text_ids)
+    if not of_images:
         raise ValueError(NO_PAIR)
-    index = [_fill(*side, count) for side, count in zip(sides, counts, strict=True)]
-    return Slots(image_ids, text_ids, index[0], index[1])
+    image_ids, text_ids = (ids.to(device, non_blocking=True) for ids in (image_ids, text_ids))
+    n, m = len(image_ids), len(text_ids)
+    index = torch.empty(n * of_images + m * of_texts, dtype=torch.int32, device=device)
+    texts_of_images = index[: n * of_images].view(n, of_images)
+    images_of_texts = index[n * of_images :].view(m, of_texts)
+    query_kernels.fill_slots[(ceil(n, QUERIES) + ceil(m, QUERIES),)](
+        *(image_ids, text_ids, texts_of_images, images_of_texts, n, m),
+        COUNT=of_images,
+        COUNT_T=of_texts,
+        QUERIES=QUERIES,
+        CANDIDATES=CANDIDATES,
+    )
+    return Slots(image_ids, text_ids, texts_of_images, images_of_texts)
 
 
 def _are_aligned(image_ids: Tensor, text_ids: Tensor) -> bool:
@@ -53,26 +65,22 @@ def _are_aligned(image_ids: Tensor, text_ids: Tensor) -> bool:
     return torch.equal(image_ids, text_ids) and bool((image_ids[1:] > image_ids[:-1]).all())
 
 
-def _count(query_ids: Tensor, candidate_ids: Tensor) -> Tensor:
+def _most(image_ids: Tensor, text_ids: Tensor) -> list[int]:
+    """Find the largest number of texts of an image, and of images of a text."""
+    number = torch.unique(torch.cat([image_ids, text_ids]), return_inverse=True)[1]
+    of_images, of_texts = number.split([len(image_ids), len(text_ids)])
+    size = int(number.max()) + 1
+    images, texts = (side.bincount(minlength=size) for side in (of_images, of_texts))
+    return [int(texts[of_images].max()), int(images[of_texts].max())]
+
+
+def _most_on_gpu(image_ids: Tensor, text_ids: Tensor) -> list[int]:
     from gradspace.execution.triton import query_kernels
 
-    counts = torch.empty_like(query_ids, dtype=torch.int32)
-    query_kernels.count_positives[(ceil(len(query_ids), QUERIES),)](
-        *(query_ids, candidate_ids, counts, len(query_ids), len(candidate_ids)),
-        QUERIES=QUERIES,
-        CANDIDATES=CANDIDATES,
+    n, m = len(image_ids), len(text_ids)
+    most = torch.zeros(2, dtype=torch.int32, device=image_ids.device)
+    query_kernels.count_positives[(ceil(n, QUERIES) + ceil(m, QUERIES),)](
+        *(image_ids, text_ids, most, n, m), QUERIES=QUERIES, CANDIDATES=CANDIDATES
     )
-    return counts
-
-
-def _fill(query_ids: Tensor, candidate_ids: Tensor, num_slots: int) -> Tensor:
-    from gradspace.execution.triton import query_kernels
-
-    index = torch.empty(len(query_ids), num_slots, dtype=torch.int32, device=query_ids.device)
-    query_kernels.fill_slots[(ceil(len(query_ids), QUERIES),)](
-        *(query_ids, candidate_ids, index, len(query_ids), len(candidate_ids)),
-        COUNT=num_slots,
-        QUERIES=QUERIES,
-        CANDIDATES=CANDIDATES,
-    )
-    return index
+    found: list[int] = most.tolist()
+    return found

@@ -17,13 +17,13 @@ from torch.autograd.function import once_differentiable
 
 from gradspace.execution.block import Sides, Upstream, Wanted
 from gradspace.execution.triton import launching
-from gradspace.execution.triton.asked import Asked, given_of, translated
-from gradspace.execution.triton.backward import WEIGHT_BYTES, add_product, weigh
+from gradspace.execution.triton.asked import Asked, Given, given_of, translated, with_reference
+from gradspace.execution.triton.backward import add_product, weigh
 from gradspace.execution.triton.forward import TileResults, partial_results
 from gradspace.execution.triton.launching import Inputs, Tile, ceil, on_a_tile_that_fits
 from gradspace.execution.triton.sides import Side, positive_of, sides_of
 from gradspace.execution.triton.slots import Slots
-from gradspace.execution.triton.whole_rows import functions, reduce
+from gradspace.execution.triton.whole_rows import functions
 from gradspace.objectives.contract import Objective, Reduction
 from gradspace.objectives.statistics import Hardest, Statistic
 
@@ -34,6 +34,8 @@ MOST = 1 << 29
 """Number of scores up to which this is faster than block statistics plus lists of pairs."""
 MOST_BY_SLOT = 1 << 28
 """Limit for terms that are given the positives' scores: all weights are in memory at once."""
+WEIGHT_BYTES = 128 << 20
+"""Bytes that the weights of a chunk of images may take."""
 QUERIES = 32
 """Queries per program."""
 
@@ -74,8 +76,9 @@ class _Tiled(torch.autograd.Function):
         found = functions(objective)
         assert found is not None
         inputs = Inputs(images, texts, slots.image_ids, slots.text_ids)
-        sides = sides_of(objective, inputs, slots)
-        value, facts = _values(inputs, sides, found, reduction, weigh)
+        finished = torch.empty(1, dtype=torch.int32, device=images.device)
+        sides = sides_of(objective, inputs, slots, finished)
+        value, facts = _values(inputs, sides, finished, found, reduction, weigh)
         ctx.save_for_backward(images, texts)
         ctx.found = inputs, sides, found, facts, objective
         return value
@@ -99,6 +102,7 @@ class _Tiled(torch.autograd.Function):
 def _values(
     inputs: Inputs,
     sides: Sides[Side],
+    finished: Tensor,
     found: Functions,
     reduction: Reduction,
     weigh: bool,
@@ -110,7 +114,7 @@ def _values(
     pairs = [Wanted(a, b) for a, b in zip(images.wanted, texts.wanted, strict=True)]
     asked = [cast(Asked, one) for one in pairs if not isinstance(one.either, Hardest)]
     hardest = next((one for one in pairs if isinstance(one.either, Hardest)), Wanted(None, None))
-    givens = [given_of(inputs, one) for one in asked]
+    givens = [with_reference(inputs, one, given_of(inputs, one)) for one in asked]
     every = slice(0, inputs.n)
 
     def run(tile: Tile) -> tuple[TileResults, Tile]:
@@ -121,60 +125,57 @@ def _values(
     what = (inputs.rows.dtype, *(translated(one).term for one in asked))
     wanted = launching.INDEXED if hardest.row else launching.STATISTICS
     parts, tile = on_a_tile_that_fits(inputs.tiles(wanted), what, run)
-    batch = images.scores.flatten()
-    smallest = batch.amin() if found.asks_batch else batch
-    of_queries = inputs.empty(2, inputs.n + inputs.m)
-    values, counted = of_queries[0], of_queries[1]
-    for side, start, tiles, k in (
-        (images, 0, ceil(inputs.m, tile.width), 0),
-        (texts, inputs.n, ceil(inputs.n, tile.height), 1),
-    ):
-        _finish(
-            *(side, values[start:], counted[start:], smallest, batch, tiles),
-            *(inputs.n if k else inputs.m, found, weigh, parts, k),
-        )
-    return reduce(reduction, of_queries, values, inputs.n, inputs.m, weigh=False, fold=False)
+    return _finish(inputs, images, texts, parts, tile, finished, found, reduction, weigh)
 
 
 def _finish(
-    side: Side,
-    values: Tensor,
-    counted: Tensor,
-    smallest: Tensor,
-    batch: Tensor,
-    tiles: int,
-    num_candidates: int,
-    found: Functions,
-    weigh: bool,
+    inputs: Inputs,
+    images: Side,
+    texts: Side,
     parts: TileResults,
-    k: int,
-) -> None:
-    """Compute value and slopes of the queries of side k of the parts: 0 for images, 1 for texts."""
+    tile: Tile,
+    finished: Tensor,
+    found: Functions,
+    reduction: Reduction,
+    weigh: bool,
+) -> tuple[Tensor, Tensor]:
+    """Compute the slopes of all queries from the results of the tiles; return value and facts."""
     from triton import next_power_of_2
 
     from gradspace.execution.triton import query_kernels
 
-    sums: list[Tensor] = []
-    for number in range(2):
-        one = number < len(side.results)
-        sums += [
-            parts.sums[number][k] if one else batch,
-            side.results[number] if one else batch,
-            side.slopes[number] if one else batch,
-        ]
-    num_queries = len(side.scores)
-    query_kernels.finish_queries[(ceil(num_queries, QUERIES),)](
-        *(side.scores, side.index, smallest, batch),
-        *(len(batch), values, counted, side.slot_slopes),
-        *(parts.best[k], parts.at[k], side.best_slopes, side.hardest),
-        *sums,
-        *(num_queries, num_candidates, tiles),
+    n, m = inputs.n, inputs.m
+    batch = images.scores.flatten()
+    value, facts = inputs.empty(), inputs.empty(4)
+    query_kernels.finish[(ceil(n, QUERIES) + ceil(m, QUERIES),)](
+        *_arguments(images, parts, 0),
+        *_arguments(texts, parts, 1),
+        *(inputs.empty(2, n + m), finished, value, facts),
+        *(batch.amin() if found.asks_batch else batch, batch, len(batch), n, m),
+        *(ceil(m, tile.width), ceil(n, tile.height)),
         QUERY=found.query,
         WEIGH=weigh,
-        COUNT=side.count,
+        COUNT=images.count,
+        COUNT_T=texts.count,
         QUERIES=QUERIES,
-        SLOTS=next_power_of_2(side.count),
+        SLOTS=next_power_of_2(images.count),
+        SLOTS_T=next_power_of_2(texts.count),
+        MEAN=reduction == "mean",
+        AT_ONCE=1024,
     )
+    return value, facts
+
+
+def _arguments(side: Side, parts: TileResults, k: int) -> list[Tensor]:
+    """Tensors that finish side k of the parts: 0 for images, 1 for texts."""
+    sums: list[Tensor] = []
+    for number in range(2):
+        if number < len(side.results):
+            sums += [parts.sums[number][k], side.results[number], side.slopes[number]]
+        else:
+            sums += [side.scores] * 3
+    best = [parts.best[k], parts.at[k], side.best_slopes, side.hardest]
+    return [side.scores, side.index, side.slot_slopes, *best, *sums]
 
 
 # --- backward -----------------------------------------------------------------------------------
@@ -191,36 +192,38 @@ def _gradients(
     images, texts = sides.row, sides.column
     assert images is not None
     assert texts is not None
-    upstream = _upstream(images, texts, found, factors)
+    upstream = _upstream(images, texts, found)
+    given = given_of(inputs, upstream.wanted) if upstream else None
     width = ceil(inputs.m, 64) * 64  # what the kernel writes must be aligned
     memory = 1 << 62 if _by_slot(found) else WEIGHT_BYTES
     chunks = inputs.chunks(128, width * inputs.rows.element_size(), memory)
     every = inputs.rows.new_empty(chunks[0].stop, width)
     rows, columns = inputs.rows[:, : inputs.width], inputs.columns[:, : inputs.width]
-    of_images: list[Tensor] = []
+    mined = any(isinstance(found.wanted[number], Hardest) for number in found.sloped)
+    one = bool(upstream) and images.count == texts.count == 1 and not (mined or found.gives)
+    of_images = rows.new_empty(rows.shape)
     of_texts: Tensor | None = None
     for chunk in chunks:
         weights = every[: chunk.stop - chunk.start, : inputs.m]
-        of_given = _of_sums(inputs, upstream, chunk, weights)
-        for side, k in ((images, 0), (texts, 1)):
-            slopes, factor = side.slot_slopes, factors[k : k + 1]
-            if of_given and found.gives:
-                slopes, factor = _with_given(objective, inputs, side, of_given[k], factor, k)
-            _add_single(weights, chunk, side, side.index, slopes, factor, k == 1)
-            if any(isinstance(found.wanted[number], Hardest) for number in found.sloped):
-                best = side.hardest, side.best_slopes
-                _add_single(weights, chunk, side, *best, factors[k : k + 1], k == 1)
-        of_images.append(weights @ columns)
+        slopes, slot_factors = (images.slot_slopes, texts.slot_slopes), factors
+        of_given = _of_sums(
+            inputs, upstream, given, factors, chunk, weights, slopes if one else None
+        )
+        if of_given:
+            slopes, slot_factors = _with_given(objective, inputs, sides, of_given, factors)
+        if not one:
+            _add_single(weights, chunk, images, texts, slopes, slot_factors, factors, mined)
+        torch.mm(weights, columns, out=of_images[chunk])
         if len(chunks) == 1:
-            return of_images[0], weights.t() @ rows
+            return of_images, weights.t() @ rows
         if of_texts is None:
             of_texts = columns.new_zeros(columns.shape, dtype=torch.float32)
         add_product(of_texts, weights.t(), rows[chunk])
     assert of_texts is not None
-    return torch.cat(of_images), of_texts
+    return of_images, of_texts
 
 
-def _upstream(images: Side, texts: Side, found: Functions, factors: Tensor) -> Upstream | None:
+def _upstream(images: Side, texts: Side, found: Functions) -> Upstream | None:
     """Upstream of the sum along which the values have a slope, if there is one."""
     sums = [k for k, one in enumerate(images.wanted) if not isinstance(one, Hardest)]
     for number, k in enumerate(sums):
@@ -229,7 +232,7 @@ def _upstream(images: Side, texts: Side, found: Functions, factors: Tensor) -> U
             return Upstream(
                 cast(Asked, Wanted(row, column)),
                 Sides(images.results[number], texts.results[number]),
-                Sides(images.slopes[number] * factors[0], texts.slopes[number] * factors[1]),
+                Sides(images.slopes[number], texts.slopes[number]),
             )
     return None
 
@@ -242,56 +245,74 @@ def _to_be_given(one: Statistic, found: Functions) -> Statistic:
 
 
 def _of_sums(
-    inputs: Inputs, upstream: Upstream | None, chunk: slice, weights: Tensor
+    inputs: Inputs,
+    upstream: Upstream | None,
+    given: Given | None,
+    factors: Tensor,
+    chunk: slice,
+    weights: Tensor,
+    single: tuple[Tensor, Tensor] | None,
 ) -> tuple[Tensor, Tensor] | None:
     """Write the weights that a sum gives; return the gradients of both sides' given numbers."""
-    if upstream is None:
+    if upstream is None or given is None:
         weights.zero_()
         return None
-    given = given_of(inputs, upstream.wanted)
     what = (inputs.rows.dtype, translated(upstream.wanted).term)
     return on_a_tile_that_fits(
         inputs.tiles(launching.WEIGHTS),
         what,
-        lambda tile: weigh(tile, inputs, upstream, given, chunk, weights),
+        lambda tile: weigh(tile, inputs, upstream, factors, given, chunk, weights, single),
     )
 
 
 def _with_given(
-    objective: Objective, inputs: Inputs, side: Side, of_given: Tensor, factor: Tensor, k: int
-) -> tuple[Tensor, Tensor]:
-    """Add what a term gives back to the slots' scores to their slopes; return these and a factor.
+    objective: Objective,
+    inputs: Inputs,
+    sides: Sides[Side],
+    of_given: tuple[Tensor, Tensor],
+    factors: Tensor,
+) -> tuple[tuple[Tensor, Tensor], Tensor]:
+    """Add what a term gives back to the slots' scores to their slopes; return these and factors.
 
     If a sum has a gradient along what it is given, no other sum has a slope.
     """
-    with torch.enable_grad():
-        p = side.scores.detach().requires_grad_()
-        num_candidates = inputs.n if k else inputs.m
-        wanted = objective.statistics(positive_of(p, side.index, num_candidates, p.detach()[:, 0]))
-        given = next(
-            one.given for one in wanted if not isinstance(one, Hardest) and one.given.requires_grad
-        )
-    (back,) = torch.autograd.grad(given, p, of_given.t())
-    return side.slot_slopes * factor + back, torch.ones_like(factor)
+    both = ((sides.row, inputs.m, 0), (sides.column, inputs.n, 1))
+    slopes = []
+    for side, num_candidates, k in both:
+        assert side is not None
+        with torch.enable_grad():
+            p = side.scores.detach().requires_grad_()
+            positive = positive_of(p, side.index, num_candidates, p.detach()[:, 0])
+            given = next(
+                one.given
+                for one in objective.statistics(positive)
+                if not isinstance(one, Hardest) and one.given.requires_grad
+            )
+        (back,) = torch.autograd.grad(given, p, of_given[k].t())
+        slopes.append(side.slot_slopes * factors[k] + back)
+    return (slopes[0], slopes[1]), torch.ones_like(factors)
 
 
 def _add_single(
     weights: Tensor,
     chunk: slice,
-    side: Side,
-    index: Tensor,
-    slopes: Tensor,
-    factor: Tensor,
-    by_column: bool,
+    images: Side,
+    texts: Side,
+    slopes: tuple[Tensor, Tensor],
+    slot_factors: Tensor,
+    factors: Tensor,
+    mined: bool,
 ) -> None:
-    """Add the weights of single candidates: the positives, or the hardest negatives."""
+    """Add the weights of single candidates: the positives and, if mined, the hardest negatives."""
     from gradspace.execution.triton import query_kernels
 
-    num = len(side.scores)
-    query_kernels.add_to_weights[(ceil(num if by_column else len(weights), 128),)](
-        *(weights, weights.stride(0), index, slopes, factor),
-        *(chunk.start, chunk.stop, num),
-        COUNT=slopes.shape[1],
-        BY_COLUMN=by_column,
+    m = len(texts.scores)
+    query_kernels.add_single[(ceil(len(weights), 128) + mined * ceil(m, 128),)](
+        *(weights, weights.stride(0), chunk.start, chunk.stop, m, factors),
+        *(images.index, slopes[0], texts.index, slopes[1], slot_factors),
+        *(images.hardest, images.best_slopes, texts.hardest, texts.best_slopes),
+        COUNT=images.count,
+        COUNT_T=texts.count,
+        MINED=mined,
         QUERIES=128,
     )

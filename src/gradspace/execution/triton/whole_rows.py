@@ -97,7 +97,8 @@ class _OfEmbeddings(torch.autograd.Function):
         by_image = _product(images, texts)
         by_text = by_image.t() if by_image.numel() <= READ_TWICE else _product(texts, images)
         value, facts, weights = _weigh(
-            row, reduction, by_image, by_text, pairs, images.dtype if weigh else None
+            *(row, reduction, by_image, by_text, pairs, images.dtype if weigh else None),
+            overwrite=by_image.numel() > READ_TWICE,
         )
         ctx.save_for_backward(images, texts, weights, facts)
         ctx.mark_non_differentiable(facts)
@@ -110,10 +111,9 @@ class _OfEmbeddings(torch.autograd.Function):
         images, texts, weights, facts = ctx.saved_tensors
         of_images = of_texts = None
         if gradient is not None:
-            if _folds(weights.dtype):
+            scale: Tensor | None = gradient * facts[1]
+            if weights.numel() <= READ_TWICE and _folds(weights.dtype):
                 weights, scale = weights * gradient, None
-            else:
-                scale = gradient * facts[1]
             if ctx.needs_input_grad[0]:
                 of_images = _of_side(weights, texts, scale)
             if ctx.needs_input_grad[1]:
@@ -156,8 +156,14 @@ def _weigh(
     by_text: Tensor,
     pairs: Pairs,
     wanted: torch.dtype | None,
+    *,
+    overwrite: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute the value, the facts that `combine` writes, and the weights in the wanted type."""
+    """Compute the value, the facts that `combine` writes, and the weights in the wanted type.
+
+    With `overwrite`, by_text is a matrix of its own, and the weights of both directions overwrite
+    the scores before they are added up.
+    """
     from triton import next_power_of_2
 
     from gradspace.execution.triton import row_kernels
@@ -167,8 +173,9 @@ def _weigh(
     image_ids, text_ids = pairs
     images, texts = max(next_power_of_2(n), 16), max(next_power_of_2(m), 16)
     of_images, of_texts = max(AT_ONCE // texts, 1), max(AT_ONCE // images, 1)
-    matrices = 3 if row.asks_batch else 2 * weigh
+    matrices = row.asks_batch + 2 * (weigh and not overwrite)
     work = by_image.new_empty(4 * (n + m) + matrices * n * m)
+    weights = (by_image, by_text) if overwrite else (work[-2 * n * m :], work[-n * m :])
     if row.asks_batch:
         row_kernels.pack_positives[(ceil(n, of_images),)](
             *(by_image, image_ids, text_ids, work, n, m),
@@ -177,7 +184,7 @@ def _weigh(
         )
     row_kernels.weigh_rows[(ceil(n, of_images) + ceil(m, of_texts),)](
         *(by_image, by_text, by_text.stride(1), by_text.stride(0), image_ids, text_ids),
-        *(work, n, m),
+        *(work, *weights, n, m),
         ROW=row.row,
         WEIGH=weigh,
         OF_IMAGES=of_images,
@@ -187,25 +194,16 @@ def _weigh(
         num_warps=8 if max(images, texts) > AT_ONCE else 4,
     )
     both = torch.empty(n, m, dtype=wanted, device=by_image.device) if weigh else work
-    return *reduce(reduction, work, both, n, m, weigh=weigh, fold=_folds(both.dtype)), both
-
-
-def reduce(
-    reduction: Reduction, work: Tensor, out: Tensor, n: int, m: int, *, weigh: bool, fold: bool
-) -> tuple[Tensor, Tensor]:
-    """Compute the value and the facts of a batch; see `row_kernels.combine`."""
-    from gradspace.execution.triton import row_kernels
-
     value, facts = work.new_empty(()), work.new_empty(4)
     row_kernels.combine[(ceil(n, TILE), ceil(m, TILE)) if weigh else (1, 1)](
-        *(work, value, facts, out, n, m),
+        *(work, *weights, value, facts, both, n, m),
         MEAN=reduction == "mean",
-        FOLD=fold,
+        FOLD=_folds(both.dtype),
         WEIGH=weigh,
         SIZE=TILE,
         AT_ONCE=1024,
     )
-    return value, facts
+    return value, facts, both
 
 
 def _product(left: Tensor, right: Tensor) -> Tensor:
