@@ -18,7 +18,7 @@ def main() -> None:
     parser.add_argument("objectives", nargs="+")
     parser.add_argument("--data", default="scenes", help="scenes, or a folder with captions.tsv")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--epochs", type=int, default=6)
     parser.add_argument("--num-train", type=int, default=1000, help="of scenes")
     parser.add_argument("--out", type=Path, default=Path("compared"))
     arguments = parser.parse_args()
@@ -30,7 +30,10 @@ def main() -> None:
         "title": "My objectives",
         "seeds": arguments.seeds,
         "metrics": ["i2t R@1", "t2i R@1", "rsum"],
-        "recipe": {"training": {"epochs": arguments.epochs, "learning_rate": 1e-3}},
+        "recipe": {
+            "objective": {"warm_up": "nt-xent"},  # hardest negatives teach little at the start
+            "training": {"epochs": arguments.epochs, "batch_size": 32, "learning_rate": 2e-3},
+        },
         "datasets": {Path(arguments.data).name: {"features": data}},
         "models": {"VSE++": {"reads": "features", "model": {"name": "vse++", "width": 128}}},
         "objectives": {name: {} for name in arguments.objectives},

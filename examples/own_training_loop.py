@@ -3,7 +3,7 @@
 Two small towers in plain torch: the mean of an image's regions, the mean of a caption's words.
 gradspace gives the loss, the metrics and the count of what contributes to the gradient.
 
-    python examples/own_training_loop.py --objective circle/sigmoid-ms --epochs 3
+    python examples/own_training_loop.py --objective nt-xent --epochs 10
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def read(split: Split, vocabulary: Vocabulary) -> tuple[Tensor, list[Tensor], Te
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--objective", default="nt-xent")
-    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--num-train", type=int, default=1000)
     arguments = parser.parse_args()
 
@@ -73,7 +73,8 @@ def main() -> None:
     positives = gs.match_ids(torch.arange(len(images)), image_of)
     print(gs.retrieval_report(scores, positives))
     matrix = scores.tile(slice(0, len(images)), slice(0, len(captions)))
-    print(gs.cocos(arguments.objective, matrix, positives))
+    counts = gs.cocos(arguments.objective, matrix, positives)
+    print(f"C^q: {counts.per_query:.0f} captions an image have a weight above 0.01 in its gradient")
 
 
 if __name__ == "__main__":

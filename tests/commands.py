@@ -20,7 +20,7 @@ def in_a_process(*arguments: str | Path, cwd: Path | None = None) -> Done:
 
 
 def here(*arguments: str | Path) -> Done:
-    """The same without a process."""
+    """Run a command within this process."""
     given, out, errors = list(map(str, arguments)), StringIO(), StringIO()
     with redirect_stdout(out), redirect_stderr(errors):
         try:

@@ -243,7 +243,7 @@ PAIR_WEIGHTS: dict[str, Callable[..., tuple[float, float]]] = {
     "linear-ms": linear_ms,
     "sigmoid-ms": sigmoid_ms,
 }
-"""Of p, n, and the sets of the relative terms; an empty set is neutral."""
+"""Pair weights by p, n and the sets of the relative terms; an empty set is neutral."""
 
 
 def goal_weights(name: str, scores: Matrix, mask: Mask, epsilon: float = 0.1) -> Matrix:

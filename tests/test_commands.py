@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gradspace import plugins
-from gradspace.commands import command
+from gradspace.commands import command, pip_install
 
 
 def install(folder: Path) -> Path:
@@ -59,6 +59,16 @@ def test_a_program_on_the_path(venv: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_no_program_beside_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     assert shlex.split(command("serve"))[1:] == ["-m", "gradspace", "serve"]
+
+
+def test_pip_is_that_of_this_python(venv: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = ["install", "gradspace[serve]"]
+    assert shlex.split(pip_install(wanted[1])) == [".venv/bin/python", "-m", "pip", *wanted]
+    pip = venv / ".venv" / "bin" / "pip"
+    pip.write_text("#!/bin/sh\n")
+    pip.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{pip.parent}:/usr/bin:/bin")
+    assert shlex.split(pip_install(wanted[1])) == ["pip", *wanted]
 
 
 def test_what_the_user_has_imported(venv: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,7 +43,7 @@ def test_a_batch_without_positives_or_negatives_is_finite(name: str, batch: Batc
 
 
 def test_gradients_are_finite(name: str, batch: Batch) -> None:
-    """Of cosines, and of the sums of two cosines that some scorers give."""
+    """Check cosines, and the sums of two cosines that some scorers return."""
     scores, positives = batch(2)
     for size in (1, 2):
         weights = gradient(gs.objective(name), (size * scores).float(), positives)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
 import sys
 import zipfile
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parent.parent
 pytestmark = pytest.mark.slow
@@ -51,10 +54,49 @@ def test_an_index_would_take_the_packages(packages: Path) -> None:
     run(sys.executable, "-m", "twine", "check", "--strict", *packages.iterdir(), cwd=packages)
 
 
+HIDE = """
+from importlib.machinery import PathFinder
+
+find = PathFinder.find_spec
+PathFinder.find_spec = lambda name, *where: None if name in HIDDEN else find(name, *where)
+"""
+
+
+def required() -> set[str]:
+    """Distributions that gradspace is installed with, without any extra."""
+    found, waiting = set(), ["gradspace"]
+    while waiting:
+        name = waiting.pop().lower().replace("_", "-")
+        if name in found:
+            continue
+        found.add(name)
+        try:
+            lines = metadata.requires(name) or []
+        except metadata.PackageNotFoundError:  # of another platform
+            continue
+        for needed in map(Requirement, lines):
+            if needed.marker is None or needed.marker.evaluate({"extra": ""}):
+                waiting.append(needed.name)
+    return found
+
+
+def hide_extras(folder: Path) -> None:
+    """Make the modules of all other distributions missing, for processes with this PYTHONPATH."""
+    kept = required()
+    hidden = [
+        module
+        for module, names in metadata.packages_distributions().items()
+        if not kept & {name.lower().replace("_", "-") for name in names}
+    ]
+    assert {"triton", "fastapi", "optuna"} <= set(hidden)
+    (folder / "sitecustomize.py").write_text(f"HIDDEN = {json.dumps(hidden)}\n{HIDE}")
+
+
 def test_an_unpacked_wheel_works_in_an_empty_folder(packages: Path, tmp_path: Path) -> None:
     [wheel] = packages.glob("*.whl")
     installed, empty = tmp_path / "installed", tmp_path / "empty"
     zipfile.ZipFile(wheel).extractall(installed)
+    hide_extras(installed)
     empty.mkdir()
 
     def gradspace(*arguments: str) -> str:

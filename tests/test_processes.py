@@ -22,7 +22,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 
 def page_faults(how: str) -> int:
-    """Of ten tensors of 64 MiB, after ten others."""
+    """Count page faults of ten tensors of 64 MiB, after ten others."""
     command = [sys.executable, "-c", COUNT_PAGE_FAULTS, how]
     return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 

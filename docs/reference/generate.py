@@ -54,22 +54,23 @@ def command(path: str, found: Any) -> Iterator[str]:
             yield from command(f"{path} {name}", one)
         return
     parameters = [p for p in found.params if p.name != "help" and not p.hidden]
-    arguments = [
-        f"{p.name.upper()}{'...' if p.nargs == -1 else ''}"
-        for p in parameters
-        if p.param_type_name == "argument"
-    ]
+    arguments = [_usage(p) for p in parameters if p.param_type_name == "argument"]
     yield f"## {path}"
     yield (found.help or "").strip()
     yield f"```text\n{' '.join([path, *arguments, '[OPTIONS]'])}\n```"
-    yield "| option | meaning |\n|---|---|\n" + "\n".join(
+    yield "| argument or option | meaning |\n|---|---|\n" + "\n".join(
         _row(parameter) for parameter in parameters
     )
 
 
+def _usage(argument: Any) -> str:
+    name = f"{argument.metavar}{'...' if argument.nargs == -1 else ''}"
+    return name if argument.required else f"[{name}]"
+
+
 def _row(parameter: Any) -> str:
     is_option = parameter.param_type_name == "option"
-    names = ", ".join(f"`{o}`" for o in parameter.opts) if is_option else f"`{parameter.name}`"
+    names = ", ".join(f"`{o}`" for o in parameter.opts) if is_option else f"`{parameter.metavar}`"
     told = _cell(parameter.help or "")
     default = parameter.default
     if is_option and not parameter.is_flag and default not in (None, (), []):

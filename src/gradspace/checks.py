@@ -14,7 +14,7 @@ from torch import Tensor
 Id = int | str
 Ids = Tensor | NDArray[Any] | Sequence[int] | Sequence[str] | Sequence[Sequence[Id]]
 """Ids of images, texts and the like: items with equal ids belong together. An item has one id or,
-in a matrix, several, of which one in common is enough; shorter rows repeat an id."""
+in a matrix, several; one in common makes a match. Shorter rows repeat an id."""
 
 
 def check_tensor(name: str, value: object) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from gradspace.plugins import named
 
 EXAMPLE_MODEL = "openai/clip-vit-base-patch32"
-"""Reads pictures of one's own without any training."""
+"""Model for users' own pictures, without any training."""
 
 
 def command(*arguments: str | Path) -> str:
@@ -22,7 +22,32 @@ def command(*arguments: str | Path) -> str:
         "serve 'my photos'"
     """
     plugins = [part for plugin in named() for part in ("--import", plugin)]
-    return shlex.join([*_program(), *map(str, arguments), *plugins])
+    return f"{program()} {shlex.join([*map(str, arguments), *plugins])}"
+
+
+def program() -> str:
+    """Format the program of this gradspace installation, for a shell."""
+    return shlex.join(_program())
+
+
+def pip_install(package: str) -> str:
+    """Format the installation of a package, or of `gradspace[extra]`, beside this gradspace.
+
+    Examples:
+        >>> pip_install("gradspace[serve]").rpartition("pip ")[2]
+        "install 'gradspace[serve]'"
+    """
+    return shlex.join([*_pip(), "install", package])
+
+
+def _pip() -> list[str]:
+    """Program to call: `pip` if that is of this Python's environment, else `python -m pip`."""
+    python = Path(sys.executable)
+    found = shutil.which("pip")
+    if found is not None and Path(found).parent.resolve() == python.parent.resolve():
+        return ["pip"]
+    place = os.path.relpath(python)
+    return [str(python) if place.startswith(os.pardir) else place, "-m", "pip"]
 
 
 def _program() -> list[str]:

@@ -136,7 +136,7 @@ def launch(number: int, arguments: Sequence[str]) -> int:
 
 
 def end_with(parent: int) -> None:
-    """End this process soon after its parent ends, in whatever way that happens."""
+    """End this process soon after its parent ends, even if the parent is killed."""
 
     def watch() -> None:
         while os.getppid() == parent:

@@ -74,7 +74,7 @@ def test_no_text_is_printed_that_could_be_taken_for_styles() -> None:
     assert wrong == []
 
 
-KNOWN = {"table", "EXPLANATION", "OF_REDUCTIONS", "_rates_table(told['false_negatives'])"} | {
+KNOWN = {"table", "COCOS_LEGEND", "OF_REDUCTIONS", "_rates_table(told['false_negatives'])"} | {
     "_shown(f'left out: {reason}')",  # a Text
     "f'[bold]{title}[/]: {len(plan.grid)} runs -> {folder}'",  # escaped before
 }

@@ -33,9 +33,9 @@ from gradspace.runs.recipe import Recipe, load_recipe
         ("compare r.toml --model vsrn", "choose a part of the grid with --only model=vsrn"),
         (
             "evaluate run --batch-size 3",
-            "fixed for each run: gradspace train --set training.batch_size=3",
+            "gradspace train --set training.batch_size=3",
         ),
-        ("index run --margin 3", "fixed for each run: gradspace train --set objective.margin=3"),
+        ("index run --margin 3", "gradspace train --set objective.margin=3"),
         ("trian", "no such command 'trian'. Did you mean 'train'"),
         ("analyse cocoa", "Did you mean 'cocos'"),
         ("mine", "missing argument 'RUN'; see gradspace mine --help"),
@@ -55,6 +55,11 @@ def test_help_is_shown_where_nothing_is_typed(typed: str) -> None:
     assert done.returncode == 2
     assert "Usage: gradspace" in done.stdout
     assert done.stderr == ""
+
+
+def test_help_breaks_lines_where_the_terminal_does() -> None:
+    shown = CliRunner().invoke(app, ["index", "--help"], env={"COLUMNS": "80"}).output
+    assert "ones. It can be interrupted at any moment" in shown
 
 
 def test_help_of_train_names_models_objectives_and_keys() -> None:

@@ -23,7 +23,7 @@ COUNTS = ("per_query", "per_batch", "queries_without", "negative_weight", "posit
 def random_results(
     seed: int, num_images: int = 20, folds: int = 1, captions: str = "caption"
 ) -> RunResults:
-    """Of embeddings that know a little of what belongs together; 1 to 3 captions per image."""
+    """Make results of embeddings that match their pairs a little; 1 to 3 captions per image."""
     rng = np.random.default_rng(num_images)
     described = [
         (f"image-{i}", [f"{captions} {i}.{c}" for c in range(rng.integers(1, 4))])

@@ -211,7 +211,7 @@ STUDIES = [
     (RATES, "a range of values need sample, the number of points"),
     (f"{RATES}\ntrials = 9", "trials needs sample, the number of points to start with"),
     (f"{RATES}\nsample = 9\ntrials = 4", "trials is 4 and sample 9: trials counts all points"),
-    ("sample = 4", "sample and trials are for parameters, and there are none"),
+    ("sample = 4", "sample and trials need parameters, and there are none"),
     (RATES.replace("low", "lo"), "unknown key parameters.training.learning_rate.lo; did you mean"),
     (f"{RATES}\nsample = 9".replace("1e-2", "1e-5"), "a range needs low below high"),
     (f"{RATES}\nsample = 9".replace("1e-2", "inf"), "high should be a finite number"),

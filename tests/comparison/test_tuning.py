@@ -176,5 +176,5 @@ reads = "regions"
         make_plan(path)
     path.write_text(text)
     monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(ValueError, match=r"Optuna, .* pip install 'gradspace\[tune\]', or leave"):
+    with pytest.raises(ValueError, match=r"Optuna, .*pip install 'gradspace\[tune\]', or leave"):
         make_plan(path)

@@ -46,7 +46,7 @@ def test_every_clue_names_one_person_of_a_split(number: int) -> None:
 
 
 def test_questions_ask_with_a_clue_that_the_passage_tells() -> None:
-    """Which sentence says what is read off the templates."""
+    """Read from the templates which fact a sentence states."""
     told_by = {
         fact: topic
         for topic, ways in SENTENCES.items()

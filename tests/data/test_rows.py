@@ -157,7 +157,7 @@ def test_without_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         return real(name, *rest)
 
     monkeypatch.setattr(builtins, "__import__", missing)
-    with pytest.raises(ValueError, match=r'pip install "gradspace\[datasets\]"'):
+    with pytest.raises(ValueError, match=r"pip install 'gradspace\[datasets\]'"):
         open_dataset("hf:owner/name")
 
 

@@ -123,7 +123,7 @@ def test_regions_are_finite_non_negative_floats(num_regions: int, dimension: int
 
 
 def closeness(noise: float) -> float:
-    """How much closer half the regions of a scene are to its other half than to other scenes."""
+    """Similarity of the two halves of a scene's regions, minus that to other scenes."""
     regions = all_regions(Scenes(num_images=200, num_regions=24, noise=noise))
     halves = [half.mean(axis=1) for half in (regions[:, :12], regions[:, 12:])]
     halves = [half - half.mean(axis=0) for half in halves]

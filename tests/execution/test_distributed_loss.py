@@ -145,7 +145,7 @@ def test_images_that_belong_to_several_texts(tmp_path: Path) -> None:
 
 
 def write_encoder_gradients(folder: Path, kind: str) -> None:
-    """Of an encoder that is wrapped as training code wraps it."""
+    """Gradients of an encoder wrapped as in training code."""
     torch.manual_seed(0)
     encoder = nn.Sequential(nn.Linear(6, 8, dtype=torch.float64), nn.Tanh())
     wrapped: nn.Module = encoder

@@ -17,7 +17,7 @@ from gradspace.indexes.where import Condition, all_met
 
 @pytest.fixture(scope="session")
 def postgres_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Of a real server, which listens on a socket in its folder and on no port.
+    """Address of a real server, which listens on a socket in its folder and on no port.
 
     As root, the server is run by a user that is made for it and may not enter pytest's folders.
     """

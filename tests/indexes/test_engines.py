@@ -21,7 +21,7 @@ from gradspace.indexes.where import COMPARISONS, Condition, Value, all_met, pars
 
 WIDTH = 24
 TOLERANCE = 2e-3
-"""Of a sum of products of float16 numbers."""
+"""Rounding of a sum of products of float16 numbers."""
 TESTS = itertools.count()
 """They share a database, and have tables of their own."""
 Open = Callable[[str], Engine]

@@ -258,9 +258,11 @@ def assert_refused(message: str, embeddings: Embeddings, **options: Any) -> None
 def test_lists_longer_than_the_corpus() -> None:
     ids = torch.tensor([0, 1, 2, 3]), torch.tensor([0, 0, 0, 1, 2, 9])
     few = named(torch.ones(4, 2), torch.ones(6, 2), *ids)
-    expected = "top_texts is 300; image 0 has only 3 captions of other images: use at most 3"
+    expected = (
+        "top_texts is 300; image 0 has only 3 captions of other images: use at most --top-texts 3"
+    )
     assert_refused(expected, few)
-    expected = "top_images is 60; caption 0 has only 3 other images: use at most 3"
+    expected = "top_images is 60; caption 0 has only 3 other images: use at most --top-images 3"
     assert_refused(expected, few, top_texts=3)
     assert_refused("top_texts is 0; use at least 1", few, top_texts=0)
     mine_exact(few, top_texts=3, top_images=3)

@@ -31,7 +31,7 @@ def relevances(
 def attention(
     queries: Tensor, context: Tensor, scale: float, leak: float, focus: str
 ) -> list[list[Tensor]]:
-    """Of every part of the query, the weights of the context's; BFAN's focus where it is named."""
+    """Weights of the parts of the context, for every part of the query; BFAN has a focus."""
     similarity = [[cosine(q, c) for c in context] for q in queries]
     clipped = [[clip(s, leak) for s in row] for row in similarity]
     squares = [torch.stack([row[k] ** 2 for row in clipped]).sum() for k in range(len(context))]

@@ -193,7 +193,7 @@ def test_attention_and_its_parts_of_the_score_are_those_of_the_equations(
 def test_words_that_change_places_take_along_what_they_add(
     name: str, settings: dict[str, Any]
 ) -> None:
-    """Of models whose words do not know of each other, given their parts."""
+    """Permute the words of models that read each word independently."""
     model = make(name, **settings)
     assert isinstance(model, CrossAttention)
     images, texts, _ = parts()

@@ -105,7 +105,7 @@ def test_says_what_it_is_and_where_it_is_from(name: str) -> None:
 def loss_of(
     objective: str, model: RetrievalModel, batch: tuple[Tensor, ...], half: bool = False
 ) -> Tensor:
-    """Of embeddings or of scores of pairs, which are float32 whatever they were computed in."""
+    """Loss of embeddings or pair scores, which are float32 in any computing precision."""
     with torch.autocast("cpu", torch.bfloat16, enabled=half):
         images, texts = model(*batch)
         assert images.dtype == texts.dtype == torch.float32

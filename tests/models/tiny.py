@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 SIDE = 32
-"""Of the pictures, in pixels; patches are 8 pixels a side."""
+"""Side of the pictures in pixels; that of patches is 8."""
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "dog", "red", "run", "##s", "the", "two"]
 
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.5)

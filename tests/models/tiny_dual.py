@@ -179,7 +179,7 @@ FAMILIES: dict[str, Callable[[Path], Path]] = {
 
 
 def photos() -> list[Image.Image]:
-    """Of several shapes, with soft and hard edges."""
+    """Draw photos of several shapes, with soft and hard edges."""
     rng = np.random.default_rng(0)
     sizes = [(50, 41), (41, 50), (32, 32), (97, 33)]
     return [

@@ -45,7 +45,7 @@ def odd_scores(num_queries: int, num_candidates: int, *, seed: int = 0) -> Tenso
 
 
 def in_both_ways(scores: Tensor) -> tuple[Tensor, Tensor]:
-    """The same scores, with one query's next to each other in memory, and one candidate's."""
+    """Scores stored row by row, and the same ones column by column."""
     return scores, scores.t().contiguous().t()
 
 
@@ -126,7 +126,7 @@ def test_queries_that_are_settled_in_parts(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_goes_on_from_keys() -> None:
-    """Those of one that collects, or of one that does not."""
+    """Start from keys of either kind, collecting or not."""
     scores = odd_scores(7, 60)
     expected = feed(RunningTop(7, 4, DEVICE), scores, 20)
     for before in (RunningTop(7, 4, DEVICE), CollectingTop(7, 4, DEVICE)):

@@ -109,7 +109,7 @@ def test_values_equal_the_loop(name: str, parameters: dict[str, Any], execution:
 @pytest.mark.parametrize("detach", [True, False])
 @pytest.mark.parametrize("name", NAMES)
 def test_gradients_equal_differences_of_the_loop(name: str, detach: bool, execution: Any) -> None:
-    """Of a detached weight, differences are taken with the weight held at its value."""
+    """Take differences with a detached weight held at its value."""
     v, known = random_pairs(1), ids()
     parameters: dict[str, Any] = {"clamp": False, "detach": detach, "offline_margin": 0.3}
     if name != NAMES[2]:
@@ -128,7 +128,7 @@ def test_gradients_equal_differences_of_the_loop(name: str, detach: bool, execut
 
 
 def plain_loss(name: str, v: dict[str, Tensor], own: Tensor, *, detach: bool) -> Tensor:
-    """The same equations on whole matrices, for autograd; g1 0.2, g2 0.3, alpha 0.3, beta 1.5."""
+    """Equations on whole matrices, for autograd; g1 0.2, g2 0.3, alpha 0.3, beta 1.5."""
     scores = v["I"] @ v["T"].t()
     same = own[:, None] == own[None, :]
     p = scores.diagonal()

@@ -23,7 +23,7 @@ FAR = 1e3
 SMALL = 1e-4
 """Slope of a mean exponential that stands for a mean difference."""
 RTOL, ATOL = 2e-3, 2e-4
-"""How close a limit is taken."""
+"""Distance from a limit."""
 
 TRIPLETS = {
     "constant": {"p1": -SHARP, "n1": SHARP, "bias": 0.2 * SHARP},

@@ -15,7 +15,7 @@ from gradspace.models.pooling import length_mask
 
 REGIONS, HIDDEN = 5, 8
 SHORTER = [5, 3, 1, 4]
-"""Of the regions, how many there are."""
+"""Number of regions of each image."""
 BERT: dict[str, Any] = {
     "vocab_size": VOCABULARY,
     "hidden_size": HIDDEN,

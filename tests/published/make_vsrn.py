@@ -63,7 +63,7 @@ def _put_images(
 
 
 class _CaptionLoss:
-    """Of captions given regions; labels and masks are padded as their loader does it."""
+    """Loss of captions given regions; labels and masks are padded as in the authors' loader."""
 
     def __init__(self, network: nn.Module, criterion: nn.Module) -> None:
         self.network, self.criterion = network, criterion

@@ -81,7 +81,7 @@ def report(path: Path, entries: Sequence[Entry], title: str = "Small", **more: A
 
 
 def judged_on(entries: Sequence[Entry], data: Dataset) -> list[Entry]:
-    """The same runs, as if their results were of another dataset."""
+    """Copy of the runs whose results name another dataset."""
     test = data.splits["test"]
     name = digest(test.image_names, test.captions)
     return [replace(entry, results=replace(entry.results, digest=name)) for entry in entries]

@@ -85,7 +85,7 @@ def test_spans_of_a_vocabulary_are_where_its_words_are(caption: str) -> None:
 
 
 def subword_tokenizer(folder: Path, kind: str) -> Tokenizer:
-    """Of subwords, most of them single characters or bytes; reads 16 tokens."""
+    """Tokenizer of subwords, mostly single characters or bytes; reads 16 tokens."""
     from tokenizers import Tokenizer as Rust
     from tokenizers import models, pre_tokenizers, processors, trainers
     from transformers import PreTrainedTokenizerFast

@@ -185,7 +185,7 @@ def test_warm_up_rises_to_the_full_rate() -> None:
 
 
 def rates_of(training: dict[str, Any], finetune: dict[str, Any] | None = None) -> list[float]:
-    """Of every step, 5 in an epoch."""
+    """Compute the rate of every step, 5 in an epoch."""
     tables = {"model": {"backbone": "b"}, "training": {"learning_rate": 1.0, **training}}
     recipe = make_recipe({**tables, "finetune": finetune} if finetune else tables)
     return [learning_rate(recipe, step // 5, step, 5) for step in range(5 * stages(recipe)[-1].end)]
@@ -215,7 +215,7 @@ def test_fine_tuning_has_its_own_warm_up_and_fall() -> None:
 
 
 def test_what_falls_by_itself_has_no_decay_epochs() -> None:
-    """Those published for the model are left out; those that are asked for are refused."""
+    """Published schedules are left out; explicit ones are refused."""
     assert make_recipe({"training": {"schedule": "linear"}}).training.decay_epochs == ()
     with pytest.raises(
         ValueError, match=r"decay_epochs are for training.schedule = .steps.: cosine"

@@ -305,7 +305,7 @@ def test_filters_are_chips(page: webdriver.Chrome) -> None:
 
 
 def marks(column: WebElement) -> list[tuple[str, int, str]]:
-    """Of every result its key, its rank, and what is said about the other column."""
+    """Read the key and rank of every result, and its mark about the other column."""
     found = []
     for tile in column.find_elements(By.CSS_SELECTOR, ".tile"):
         rank, mark = (tile.find_element(By.CSS_SELECTOR, css).text for css in (".rank", ".mark"))

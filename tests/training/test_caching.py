@@ -110,7 +110,7 @@ def test_parts_have_the_gradient_of_the_batch(
 @pytest.mark.parametrize("name", ["vse++", "vsrn", "vse-infinity"])
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=NEEDS_GPU)])
 def test_both_passes_draw_the_same_dropout(name: str, device: str, trainer: Make) -> None:
-    """The same parts with all their graphs in memory, written out; BatchNorm as in training."""
+    """Compare with the parts computed with all graphs in memory; BatchNorm as in training."""
     model = {**(VSRN if name == "vsrn" else {"name": name}), "dropout": 0.5}
     trainers = [trainer(device, model=model, training={**BIG, "chunk": 8}) for _ in range(2)]
     batch = first_batch(trainers[0])

@@ -46,7 +46,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 
 
 def write_gradients(folder: Path, tables: dict[str, Any]) -> None:
-    """Of the first batch; BatchNorm is frozen, as it normalises over what a process has."""
+    """Write those of the first batch; BatchNorm is frozen, as it normalises within a process."""
     recipe = small_recipe(**tables)
     dataset = open_data(recipe)
     run = Run(folder)

@@ -306,6 +306,8 @@ def test_names_on_the_hub_are_told_from_runs(
     folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    for own in ("runs/first", "comparisons/table", "demo/runs", "../first", "~/first"):
+        assert not is_pretrained(Path(own)), own
     (tmp_path / "runs").mkdir()
     assert is_pretrained(Path("openai/clip-vit-base-patch32"))
     assert is_pretrained(folders["clip"])
@@ -322,7 +324,10 @@ def test_bad_requests_are_one_sentence(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs").mkdir()
     cases = {
-        ("evaluate", folders["clip"]): "is a pretrained model, and is not a run: give the dataset",
+        (
+            "evaluate",
+            folders["clip"],
+        ): "is a pretrained model, which has no dataset of its own",
         ("evaluate", "runs/mistake", "--data", "scenes"): "does not exist: expected the folder of",
         ("export", folders["clip"], "--out", "x"): "is not a run: it has no recipe.toml",
         ("train", "--model", "dual"): "dual needs model.pretrained",

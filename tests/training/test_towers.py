@@ -214,7 +214,7 @@ def test_every_process_has_as_many_parts(tmp_path: Path) -> None:
 
 
 def write_sizes(folder: Path, network: Path) -> None:
-    """How much of the weights a process has, before and after."""
+    """Share of the weights that a process holds, before and after."""
     model = tiny_dual.build(network)
     before = sum(p.numel() for p in model.parameters())
     sharing.share_towers(model)

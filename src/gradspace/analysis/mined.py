@@ -24,7 +24,7 @@ class OfflineCocos:
     weight: float
     """Summed |weight| of these negatives."""
     pairs: float
-    """Contributing pairs of which both sides are mined; 0 for objectives without such terms."""
+    """Contributing pairs whose sides are both mined; 0 for objectives without such terms."""
 
 
 def offline_cocos(

@@ -192,7 +192,7 @@ def _error(a: _Summary, b: _Summary) -> float:
 
 
 def _p_value(null: Floats, a: _Summary, b: _Summary) -> float:
-    """Two-sided p; values equal up to rounding count as ties, of which hits make many."""
+    """Two-sided p; values equal up to rounding count as ties, which are frequent among hits."""
     tolerance = 1e-9 * float(np.abs(a.per_query - b.per_query).max())
     as_far = np.abs(null) >= abs(a.mean - b.mean) - tolerance
     return float(1 + as_far.sum()) / (1 + len(null))

@@ -6,6 +6,7 @@ A command's module is imported when the command is called, so that help and usag
 from __future__ import annotations
 
 import importlib
+import inspect
 import os
 import sys
 import traceback
@@ -28,7 +29,7 @@ COMMANDS = {
     ),
     "evaluate": (
         "evaluation",
-        "Measure the retrieval of a run, both ways; of several runs with their scores averaged.",
+        "Measure the retrieval of a run both ways, or of several runs with averaged scores.",
     ),
     "embed": (
         "evaluation",
@@ -119,9 +120,17 @@ def load_command(name: str) -> Any:
     around = typer.Typer()
     module.add_to(around)
     found = typer.main.get_group(around).commands[name]
+    for one in (found, *getattr(found, "commands", {}).values()):
+        one.help = _unwrapped(one.help or "")
     add_import_option(found)
     interrupts.raise_interrupts()
     return found
+
+
+def _unwrapped(text: str) -> str:
+    """Join the lines of every paragraph, which would break where the docstring does."""
+    paragraphs = inspect.cleandoc(text).split("\n\n")
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
 
 
 app = typer.Typer(

@@ -23,7 +23,7 @@ from gradspace.objectives import Objective, list_objectives, objective
 from gradspace.processes import choose_device
 from gradspace.runs.data import open_recipe
 from gradspace.runs.folder import Run
-from gradspace.runs.numbers import ARROWS, COCOS, COCOS_SPREAD
+from gradspace.runs.numbers import ARROWS, COCOS, COCOS_LEGEND, COCOS_SPREAD
 from gradspace.runs.recipe import build_objective
 from gradspace.scores.tiles import blocks
 from gradspace.wording import typed
@@ -45,11 +45,14 @@ CountedAs = Annotated[str | None, typer.Option("--convention", help=CONVENTION)]
 OF_REDUCTIONS = (
     "Sums and means are as published. They make gradients that differ by up to four orders of "
     "magnitude, so that each objective needs its own learning rate; "
-    'RetrievalLoss(reduction="mean") makes them comparable (docs/explanation/concepts.md).'
+    'RetrievalLoss(reduction="mean") makes them comparable.'
 )
 
 ScoreFile = Annotated[
-    Path, typer.Argument(help="safetensors file with scores[image, text], image_ids, text_ids.")
+    Path,
+    typer.Argument(
+        metavar="SCORES", help="A safetensors file with scores, image_ids and text_ids."
+    ),
 ]
 
 
@@ -75,7 +78,7 @@ def diagram(
         list[str],
         typer.Argument(
             metavar="OBJECTIVE",
-            help="For example circle/sigmoid-ms; or the folder of a run, with its parameters.",
+            help="A name such as circle/sigmoid-ms, or the folder of a run, with its parameters.",
         ),
     ],
     out: Annotated[Path, typer.Option(help="Path to write to; .png and .pdf are added.")] = Path(
@@ -143,12 +146,13 @@ def run_analysis(
     console.print(COCOS_SPREAD, markup=False, highlight=False)
     for table in make_tables(View("", COCOS), entries, {}):
         console.print(*as_rich(table, console.width), sep="\n")
+    console.print(COCOS_LEGEND, highlight=False)
 
 
 @app.command()
 def flips(
-    first: Annotated[Path, typer.Argument(help="A trained run.")],
-    second: Annotated[Path, typer.Argument(help="Another run, on the same data.")],
+    first: Annotated[Path, typer.Argument(metavar="RUN", help="A trained run.")],
+    second: Annotated[Path, typer.Argument(metavar="OTHER", help="Another run, on the same data.")],
     k: Annotated[int, typer.Option(min=1, help="Largest rank that counts as an answer.")] = 1,
     show: Annotated[int, typer.Option(min=0, help="Number of queries to list of each kind.")] = 5,
     device: Device = None,

@@ -57,9 +57,8 @@ def compare_command(
             raise ValueError("--list shows all built-in comparisons: leave the recipe out")
         return _print_builtin(as_json)
     if recipe is None:
-        raise ValueError(
-            "expected a comparison: a TOML file, or a built-in name from `gradspace compare --list`"
-        )
+        listing = command("compare", "--list")
+        raise ValueError(f"expected a comparison: a TOML file, or a built-in name from `{listing}`")
     plan = make_plan(
         recipe,
         data,

@@ -26,7 +26,7 @@ def add_to(around: typer.Typer) -> None:
     around.add_typer(app, name="data", no_args_is_help=True)
 
 
-Source = Annotated[str, typer.Argument(help='A path to captions, or "scenes".')]
+Source = Annotated[str, typer.Argument(metavar="SOURCE", help='A path to captions, or "scenes".')]
 ImagePath = Annotated[
     Path | None, typer.Option(help="Image folder or zip, if it is not beside the captions.")
 ]
@@ -131,7 +131,10 @@ def features(
 def convert(
     regions: Annotated[
         Path,
-        typer.Argument(help="Features of a detector: .tsv (or a glob of them), .hdf5, or an LMDB."),
+        typer.Argument(
+            metavar="FEATURES",
+            help="Features of a detector: .tsv (or a glob of them), .hdf5, or an LMDB.",
+        ),
     ],
     data: Annotated[str, typer.Option(help="The dataset with the images of these features.")],
     out: Annotated[Path, typer.Option(help="Folder for the features; resumes where it stopped.")],

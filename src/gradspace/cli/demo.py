@@ -10,8 +10,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from gradspace.cli.serve import SERVER, has_server
 from gradspace.cli.shared import console as shown
-from gradspace.commands import command
+from gradspace.commands import command, pip_install
 from gradspace.comparison.entries import Entry
 from gradspace.comparison.grid import cells
 from gradspace.comparison.recipe import Comparison
@@ -19,21 +20,17 @@ from gradspace.comparison.show import show_findings
 from gradspace.comparison.tables import View, as_rich, make_tables
 from gradspace.indexes.make import index
 from gradspace.report.compare import ComparisonPlan, run_plan
-from gradspace.runs.numbers import COCOS, COCOS_SPREAD, RECALLS
+from gradspace.runs.numbers import COCOS, COCOS_LEGEND, COCOS_SPREAD, RECALLS
 from gradspace.wording import typed
 
 TITLE = "Four objectives on scenes"
-EXPLANATION = (
-    "C^q contributing negatives per query, C^B per batch, C^0 queries without any, "
-    "W- and W+ weight on negatives and positives, C_eff effective number of negatives."
-)
 
 # The share is the mean over 2,000 random batches of the training captions, by `true_relevance`.
 ON_SCENES = (
-    "Scenes show how to read a comparison; which objective is best on photos is another question: "
-    "docs/explanation/results.md. In a batch of 32, 9% of the images have a caption of another "
-    "one that is true of them too. Objectives of the hardest negative begin with an epoch of "
-    "nt-xent: without it, most of such a short training would be over before they learn."
+    "Scenes show how to read a comparison, not which objective is best on photos. In a batch of "
+    "32, 9% of the images have a caption of another one that is true of them too. Objectives of "
+    "the hardest negative begin with an epoch of nt-xent: without it, most of such a short "
+    "training would be over before they learn."
 )
 
 
@@ -102,7 +99,7 @@ def run_demo(folder: Path, console: Console) -> None:
     console.print(COCOS_SPREAD, markup=False)
     for table in make_tables(View(TITLE, COCOS), done.runs.entries, {}):
         console.print(*as_rich(table, console.width), sep="\n")
-    console.print(EXPLANATION)
+    console.print(COCOS_LEGEND)
     console.print(
         f"Curves, diagrams and retrieved images: {typed(report)}",
         markup=False,
@@ -116,6 +113,8 @@ def run_demo(folder: Path, console: Console) -> None:
         highlight=False,
     )
     indexes = [_index(folder, entry) for entry in (best, other)]
+    if not has_server():
+        console.print(pip_install(SERVER), markup=False, highlight=False, soft_wrap=True)
     console.print(command("serve", *indexes), markup=False, highlight=False, soft_wrap=True)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
 
 import torch
 import typer
@@ -43,7 +42,7 @@ def evaluate_command(
     device: options.Device = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Measure the retrieval of a run, both ways; of several runs with their scores averaged."""
+    """Measure the retrieval of a run both ways, or of several runs with averaged scores."""
     if eccv and (propose or rerank):
         option = "--propose" if propose else "--rerank"
         raise ValueError(f"--eccv ranks all candidates: leave {option} out")
@@ -58,6 +57,7 @@ def evaluate_command(
             top=top,
             rerank=rerank,
             proposal_weight=proposal_weight,
+            eccv=eccv,
             device=device,
             show=progress_bar,
         )
@@ -97,9 +97,7 @@ def _show(found: Evaluation, title: str, eccv: bool) -> None:
 
 
 def embed(
-    run: Annotated[
-        Path, typer.Argument(help="Folder of a trained run; or CLIP, SigLIP ... unchanged.")
-    ],
+    run: options.Embedder,
     out: options.EmbeddedOption,
     texts: options.OwnTexts = None,
     images: options.OwnImages = None,
@@ -112,8 +110,8 @@ def embed(
 ) -> None:
     """Write the embeddings of a split, or of your own sentences and pictures.
 
-    With --shards, also of a folder of photos or a file of captions: any number of processes and
-    machines fill a folder together, and may be started and killed at any time.
+    With --shards it fills a folder, also from photos or a file of captions. Any number of processes
+    and machines share the work, and may be started and killed at any time.
     """
     if shards is not None or (out / PLAN).exists():
         if texts or images:

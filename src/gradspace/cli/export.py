@@ -18,7 +18,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def export(
-    run: Annotated[Path, typer.Argument(help="Folder of a run.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")],
     out: Annotated[
         Path, typer.Option(help="Folder to write, with weights, words and a model card.")
     ],

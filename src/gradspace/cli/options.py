@@ -29,7 +29,7 @@ Runs = Annotated[
     list[Path],
     typer.Argument(
         metavar="RUN",
-        help="Folders of trained runs; or CLIP, SigLIP ... unchanged, by folder or hub name.",
+        help="Trained runs by folder, or pretrained CLIP, SigLIP ... by folder or hub name.",
     ),
 ]
 Model = Annotated[
@@ -42,7 +42,8 @@ Model = Annotated[
 # --- train --------------------------------------------------------------------------------------
 
 RecipeFile = Annotated[
-    Path | None, typer.Argument(help="A TOML file; see docs/reference/recipe-notes.md.")
+    Path | None,
+    typer.Argument(metavar="RECIPE", help="A TOML file, such as the recipe.toml of a run."),
 ]
 ModelName = Annotated[
     str | None, typer.Option(help=f"Short for --set model.name=...: {recipe_keys.MODELS}.")
@@ -96,7 +97,7 @@ NumProcesses = Annotated[
 
 Folds = Annotated[int, typer.Option(min=1, help="Number of parts to average over (COCO 1K: 5).")]
 Eccv = Annotated[
-    bool, typer.Option("--eccv", help="Add ECCV Caption and CxC, for COCO's test set.")
+    bool, typer.Option("--eccv", help="Add the metrics ECCV Caption and CxC, for COCO's test set.")
 ]
 Propose = Annotated[
     Path | None,
@@ -137,6 +138,13 @@ Proposals = Annotated[
 
 # --- embed --------------------------------------------------------------------------------------
 
+Embedder = Annotated[
+    Path,
+    typer.Argument(
+        metavar="RUN",
+        help="A trained run by folder, or pretrained CLIP, SigLIP ... by folder or hub name.",
+    ),
+]
 EmbeddedOption = Annotated[
     Path, typer.Option(help="A safetensors file to write; with --shards a folder to fill.")
 ]
@@ -150,7 +158,7 @@ ShardsOption = Annotated[
     int | None,
     typer.Option(
         min=1,
-        help="Fill a folder of that many parts, together with other processes and machines.",
+        help="Fill a folder of this many parts, together with other processes and machines.",
     ),
 ]
 
@@ -184,11 +192,12 @@ OnlyOption = Annotated[
     list[str] | None,
     typer.Option(
         metavar="AXIS=LABEL",
-        help="A part of the grid, such as model=VSRN or seed=0; repeat for more.",
+        help="Run only a part of the grid, such as model=VSRN or seed=0; repeat for more.",
     ),
 ]
 Check = Annotated[
-    bool, typer.Option("--check", help="Only list what is needed, and what is missing.")
+    bool,
+    typer.Option("--check", help="List what is needed and what is missing, and train nothing."),
 ]
 SeedsOption = Annotated[int | None, typer.Option(min=1, help="Runs per cell of the table.")]
 Changes = Annotated[
@@ -211,8 +220,9 @@ JobsOption = Annotated[
 IndexSource = Annotated[
     str | None,
     typer.Argument(
+        metavar="SOURCE",
         help="Folder of photos, text file with one caption per line, or a dataset; by default the "
-        "dataset of the run."
+        "dataset of the run.",
     ),
 ]
 IndexFolder = Annotated[Path, typer.Option(help="Folder of the index, to create or to update.")]

@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from gradspace.commands import program
 from gradspace.comparison.recipe import PARTS
 from gradspace.data.readers import READERS
 from gradspace.models import models
@@ -70,7 +71,8 @@ def suggest(command: str, option: str, value: str | None, offered: bool) -> str 
     change = shlex.quote(f"{path}={_value(kind, value)}")
     if command in SETTERS:
         return f"{path} is a key of the recipe: --set {change}"
-    return f"{path} is a key of the recipe, fixed for each run: gradspace train --set {change}"
+    train = f"{program()} train --set {change}"
+    return f"{path} is a key of the recipe, fixed for each run: {train}"
 
 
 def _find(name: str, alike: float) -> tuple[str, Any] | None:

@@ -13,7 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from gradspace.cli import options
+from gradspace.cli.serve import has_server
 from gradspace.cli.shared import console, errors, progress_bar
+from gradspace.commands import command
 from gradspace.indexes.approximate import IndexKind
 from gradspace.indexes.build import IndexUpdate
 from gradspace.indexes.contract import Hit, Kind
@@ -84,6 +86,8 @@ def index_command(
     for kind, recall in made.recall.items():
         found = f"{approximate} finds {percent(recall)} of the 10 nearest {kind}s"
         console.print(found, markup=False, highlight=False)
+    searched = command("serve", out) if has_server() else command("search", out, "a dog")
+    console.print(f"search it: {searched}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _show_update(out: Path, items: int, outcome: IndexUpdate) -> None:
@@ -104,9 +108,10 @@ def _show_update(out: Path, items: int, outcome: IndexUpdate) -> None:
 
 
 def search_command(
-    index: Annotated[Path, typer.Argument(help="Folder of an index.")],
+    index: Annotated[Path, typer.Argument(metavar="INDEX", help="Folder of an index.")],
     query: Annotated[
-        str | None, typer.Argument(help="A sentence (in quotes), or an image file.")
+        str | None,
+        typer.Argument(metavar="QUERY", help="A sentence (in quotes), or an image file."),
     ] = None,
     *,
     image: Annotated[

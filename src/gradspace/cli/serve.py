@@ -9,6 +9,7 @@ import threading
 import webbrowser
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -16,9 +17,11 @@ import typer
 
 from gradspace.cli.options import Device
 from gradspace.cli.shared import console, errors
+from gradspace.commands import pip_install
 from gradspace.indexes.searcher import Searcher, open_searcher
 from gradspace.processes import choose_device
 
+SERVER = "gradspace[serve]"
 STOPPING = 3
 """Seconds for requests in flight when the server is stopped."""
 
@@ -70,7 +73,7 @@ def run_server(searchers: Sequence[Searcher], listening: socket.socket, open_pag
         from gradspace.serve.guard import OWN_HOSTS
     except ImportError as error:
         raise ValueError(
-            f"the server needs {error.name}, which is not installed: pip install 'gradspace[serve]'"
+            f"the server needs {error.name}, which is not installed: {pip_install(SERVER)}"
         ) from error
 
     class Server(uvicorn.Server):
@@ -107,6 +110,11 @@ def run_server(searchers: Sequence[Searcher], listening: socket.socket, open_pag
             timeout_graceful_shutdown=STOPPING,
         )
     ).run(sockets=[listening])
+
+
+def has_server() -> bool:
+    """Whether the packages of the server are installed."""
+    return all(find_spec(name) for name in ("fastapi", "python_multipart", "uvicorn"))
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from huggingface_hub import try_to_load_from_cache
 
+from gradspace.commands import command, program
 from gradspace.comparison.grid import Cell, with_first_rounds
 from gradspace.comparison.recipe import Comparison
 from gradspace.data.open import is_dataset, reader_of_name
@@ -60,15 +61,17 @@ def check_needs(comparison: Comparison, cells: Sequence[Cell], name: str) -> Non
         others = len(missing) - 1
         more = f", and {others} more {'are' if others > 1 else 'is'} missing" if others else ""
         raise ValueError(
-            f"{name} needs {missing[0].what}, which is not there{more}: `gradspace compare {name} "
-            "--check` lists what goes where, `--data scenes` runs the same grid on built-in data"
+            f"{name} needs {missing[0].what}, which is not there{more}: "
+            f"`{command('compare', name, '--check')}` lists what goes where, and `--data scenes` "
+            "runs the same grid on built-in data"
         )
 
 
 def _about(what: str, sentences: dict[str, str]) -> str:
-    """Find the sentence on a need, or on the folder it is in."""
+    """Find the sentence on a need, or on the folder it is in; its commands work as printed."""
     folders = [str(folder) for folder in (Path(what), *Path(what).parents)]
-    return next((sentences[folder] for folder in folders if folder in sentences), "")
+    found = next((sentences[folder] for folder in folders if folder in sentences), "")
+    return found.replace("gradspace data ", f"{program()} data ")
 
 
 def _has(model: str) -> bool:

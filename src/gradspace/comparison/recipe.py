@@ -197,7 +197,7 @@ class Comparison(RecipeTable):
                     raise ValueError(f"parameters.{key}: {NAMED[named]}")
             study.check()
         if (self.sample or self.trials) and not any(self.study(n).axes for n in self.objectives):
-            raise ValueError("sample and trials are for parameters, and there are none")
+            raise ValueError("sample and trials need parameters, and there are none")
         return self
 
     def study(self, objective: str) -> Study:

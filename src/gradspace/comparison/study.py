@@ -7,7 +7,7 @@
     [objectives.nt-xent.parameters]                         # of one
     "objective.temperature" = { low = 0.02, high = 0.2, log = true }
 
-Every objective has its own points. Lists alone form a grid, all of which is run; `sample` takes
+Every objective has its own points. Lists alone form a grid, which is run completely; `sample` takes
 that many points, spread evenly over lists and ranges. With `trials` further points follow, which
 depend on the results so far: tuning.py.
 """

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+from gradspace.commands import pip_install
 from gradspace.comparison.grid import Cell, CellMaker
 from gradspace.comparison.study import (
     AxisValues,
@@ -120,8 +121,8 @@ def load_optimizer() -> Any:
         import optuna
     except ImportError:
         raise ValueError(
-            "trials are chosen by Optuna, which is not installed: pip install 'gradspace[tune]', "
-            "or leave trials out and put all points into sample"
+            "trials are chosen by Optuna, which is not installed: "
+            f"{pip_install('gradspace[tune]')}, or leave trials out and put all points into sample"
         ) from None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna

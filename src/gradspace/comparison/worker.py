@@ -111,7 +111,7 @@ def work(
 def complete(
     task: Task, device: torch.device, connection: Connection, opened: dict[str, Dataset]
 ) -> bool:
-    """Complete whatever a run lacks; return False if it was asked to stop."""
+    """Complete what a run lacks; return False if it was asked to stop."""
     _check(task)
     dataset = _open(task.recipe.data, opened, device)
     dataset.split(task.split)  # fail early if the split for evaluation is missing
@@ -214,7 +214,7 @@ def _check(task: Task) -> None:
 
 
 def _open(data: DataRecipe, opened: dict[str, Dataset], device: torch.device) -> Dataset:
-    """Open the dataset of a run; the previous one is kept, as it is mostly the same."""
+    """Open the dataset of a run; the previous one is kept: the next run mostly uses it too."""
     key = data.model_dump_json()
     if key not in opened:
         opened.clear()

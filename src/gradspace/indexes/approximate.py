@@ -48,7 +48,7 @@ def build(
     found, as a mean over up to 200 queries: vectors drawn from all, each moved by half its length
     in a random direction, as a vector itself would be too easy to find.
     """
-    faiss = _import_faiss()
+    faiss = load_faiss()
     count, width = vectors.shape
     if kind == "hnsw":
         index = new_graph(faiss, width, halves=True)
@@ -76,7 +76,7 @@ class Approximate:
     """Opened index file of a matrix; index and vectors are read on access."""
 
     def __init__(self, path: Path, vectors: Tensor) -> None:
-        self._faiss, self._vectors = _import_faiss(), vectors
+        self._faiss, self._vectors = load_faiss(), vectors
         _check_complete(path)
         mapped = getattr(self._faiss, "IO_FLAG_MMAP_IFC", self._faiss.IO_FLAG_MMAP)  # graphs too
         try:
@@ -159,5 +159,5 @@ def _check_complete(path: Path) -> None:
             raise ValueError(f"{path} is truncated, or is not a faiss index: build it again")
 
 
-def _import_faiss() -> Any:
+def load_faiss() -> Any:
     return import_faiss("approximate search", "search exactly")

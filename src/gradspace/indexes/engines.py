@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from gradspace.commands import pip_install
 from gradspace.indexes.contract import Engine
 
 OPTIONS = {"postgresql": ("hnsw",), "milvus": ("hnsw", "shards", "replicas")}
@@ -31,9 +32,9 @@ def open_engine(url: str, collection: str, width: int) -> Engine:
             return MilvusEngine(address, collection, width, hnsw=hnsw, **options)
         from gradspace.indexes.postgres import PostgresEngine
     except ImportError as error:
+        extra = f"gradspace[{name.replace('postgresql', 'postgres')}]"
         raise ValueError(
-            f"this engine needs {error.name}, which is not installed: "
-            f"pip install 'gradspace[{name.replace('postgresql', 'postgres')}]'"
+            f"this engine needs {error.name}, which is not installed: {pip_install(extra)}"
         ) from error
     return PostgresEngine(address, collection, width, hnsw=hnsw)
 

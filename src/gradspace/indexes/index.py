@@ -31,7 +31,6 @@ from gradspace.indexes.where import Condition, check_fields
 from gradspace.models import PairScorer
 from gradspace.runs.folder import Run
 from gradspace.runs.system import System, is_pretrained
-from gradspace.wording import typed
 
 SAMPLES, SAMPLE_BYTES = 64, 4096
 """Number and size of the pieces of a weights file that identify it."""
@@ -244,10 +243,8 @@ def read_record(folder: Path) -> IndexRecord:
         return IndexRecord.model_validate_json(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError) as error:
         found = "is not an index" if folder.exists() else "does not exist"
-        raise ValueError(
-            f"{folder} {found}: make an index with `gradspace index MODEL PHOTOS --out "
-            f"{typed(folder)}`"
-        ) from error
+        made = command("index", "MODEL", "PHOTOS", "--out", folder)
+        raise ValueError(f"{folder} {found}: make an index with `{made}`") from error
     except ValidationError as error:
         first = error.errors()[0]
         reason = ": ".join([*map(str, first["loc"]), first["msg"]])

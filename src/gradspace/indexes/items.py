@@ -49,7 +49,7 @@ def write_table(path: Path, table: pa.Table) -> None:
 
 
 def open_table(path: Path) -> pa.Table:
-    """Open a table of which only accessed parts are read."""
+    """Open a table memory-mapped: only accessed parts are read."""
     return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gradspace.commands import EXAMPLE_MODEL, command
 from gradspace.data.open import is_dataset
-from gradspace.indexes.approximate import IndexKind
+from gradspace.indexes.approximate import IndexKind, load_faiss
 from gradspace.indexes.build import IndexUpdate, update_index
 from gradspace.indexes.collection import Collection, caption_file, dataset_split, photo_folder
 from gradspace.indexes.contract import Kind
@@ -18,7 +18,7 @@ from gradspace.indexes.index import Index, create_index
 from gradspace.indexes.local import LocalEngine
 from gradspace.progress import Show, silently
 from gradspace.runs.data import run_data
-from gradspace.runs.folder import Run
+from gradspace.runs.folder import Run, open_run
 from gradspace.runs.model import LoadedModel, as_model
 from gradspace.runs.system import is_pretrained
 from gradspace.wording import typed
@@ -76,28 +76,27 @@ def index(
         >>> clip = "openai/clip-vit-base-patch32"
         >>> index(clip, "photos", out="photos.index")  # doctest: +SKIP
     """
+    place = _place_of(model)
     notes: Sequence[str] = ()
+    if approximate is not None:
+        load_faiss()  # before the work
     if embeddings is not None:
-        if source or split or features or metadata:
-            others = "the source, --split, --features and --metadata"
-            raise ValueError(f"--embeddings defines what is indexed: leave {others} out")
-        folder, place = Path(embeddings), _place_of(model)
+        _check_alone(source, split, features, metadata)
+        folder = Path(embeddings)
         made, update = index_shards(folder, place, Path(out), name=name, engine=engine, show=show)
     else:
-        loaded = _load(model, source, out, device)
-        collection = collection_of(loaded.source, source, split, metadata, features)
-        place, system = loaded.source, loaded.system
-        made = create_index(Path(out), place, system, collection, name=name, engine=engine)
+        collection = _collect(place, source, split, metadata, features, out)
+        loaded = as_model(model, device)
+        made = create_index(Path(out), place, loaded.system, collection, name=name, engine=engine)
         update, notes = _update(made, collection, loaded, num_workers, show), collection.notes
     return MadeIndex(made, update, _approximate(made, approximate, show), notes)
 
 
-def _load(
-    model: LoadedModel | str | Path, source: str | Path | None, out: str | Path, device: str | None
-) -> LoadedModel:
-    if not isinstance(model, LoadedModel):
-        _check_model(Path(model), source, out)
-    return as_model(model, device)
+def _check_alone(*others: str | Path | None) -> None:
+    """Raise a ValueError if more than --embeddings says what to index."""
+    if any(others):
+        options = "the source, --split, --features and --metadata"
+        raise ValueError(f"--embeddings defines what is indexed: leave {options} out")
 
 
 def _update(
@@ -115,14 +114,24 @@ def _place_of(model: LoadedModel | str | Path) -> Path:
     return model.source if isinstance(model, LoadedModel) else Path(model)
 
 
-def _check_model(model: Path, source: str | Path | None, out: str | Path) -> None:
+def _collect(
+    model: Path,
+    source: str | Path | None,
+    split: str | None,
+    metadata: str | Path | None,
+    features: str | Path | None,
+    out: str | Path,
+) -> Collection:
+    """Find what to index, before the model is loaded; a ValueError if either does not exist."""
+    if not is_pretrained(model):
+        _check_order(model, source, out)
+        open_run(model)
+    return collection_of(model, source, split, metadata, features)
+
+
+def _check_order(model: Path, source: str | Path | None, out: str | Path) -> None:
     """Raise a ValueError if the model is a folder of photos, given in the wrong order."""
-    if (
-        source is None
-        and model.is_dir()
-        and not is_pretrained(model)
-        and not Run(model).recipe_file.is_file()
-    ):
+    if source is None and model.is_dir() and not Run(model).recipe_file.is_file():
         raise ValueError(
             f"{typed(model)} is neither a run nor CLIP, SigLIP ...: the model comes before what it "
             f"is to index, `{command('index', EXAMPLE_MODEL, model, '--out', out)}`"

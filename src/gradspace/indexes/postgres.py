@@ -232,7 +232,7 @@ def _row(item: Item, vector: NDArray[np.float16]) -> tuple[Any, ...]:
 def _as_sql(condition: Condition, parameters: list[Any]) -> str:
     """Translate `Condition.is_met`; by CASE, since AND may cast a text before testing its type.
 
-    Texts are compared by code points, as in Python, whatever the database's locale.
+    Texts are compared by code points, as in Python, in every locale of the database.
     """
     check_condition(condition)
     field, number = condition.field, compared_with(condition)

@@ -39,7 +39,7 @@ class QueryRows:
 class Pairing:
     """Pairing of a batch: equal ids belong together or, by position, image i and text i.
 
-    Where one side has several ids of each item, one in common is enough.
+    If items have several ids, one in common makes a match.
     """
 
     image_ids: Ids | None
@@ -55,7 +55,7 @@ class Pairing:
 
     @property
     def ids_of_each(self) -> tuple[int | None, ...]:
-        """How many an image has, and a text, where ids are matrices."""
+        """Number of ids of an image and of a text, if ids are matrices."""
         return tuple(num_ids_of_each(ids) for ids in self.ids or ())
 
     @property

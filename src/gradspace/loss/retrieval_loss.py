@@ -67,7 +67,7 @@ class RetrievalLoss(nn.Module):
         normalize: True scales every embedding to length 1 first; False leaves them unchanged. The
             default leaves them unchanged, but warns if the first batch is not of unit length:
             margins and temperatures are chosen for cosines.
-        positives: "ids", or "position" to pair image i with text i whatever the ids are, so that
+        positives: "ids", or "position" to pair image i with text i regardless of ids, so that
             other captions of the same image are negatives, as in most published code.
         memory: number of past images and texts to keep as further negatives.
         execution: "dense" builds the score matrix and "streamed" never does, both in torch;

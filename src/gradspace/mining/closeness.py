@@ -13,7 +13,7 @@ from gradspace.data.vocabulary import words
 
 
 class CaptionCloseness:
-    """Compares captions by their words, of which rare ones count most.
+    """Compares captions by their words; rare ones count most.
 
     The closeness of two captions is the cosine between their sets of words, each weighted by
     log(captions / captions that have it): 1 for the same words in any order, 0 for none in common.

@@ -82,5 +82,5 @@ def _check_one_way(
     if length > fewest:
         raise ValueError(
             f"{name} is {length}; {query} {int(num_negatives.argmin())} has only {fewest} "
-            f"{negatives}: use at most {fewest}"
+            f"{negatives}: use at most --{name.replace('_', '-')} {fewest}"
         )

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from gradspace.models.hub import download_options
 from gradspace.models.prepare.pictures import CentreCrop, RandomCrop, RandomPart, WholePicture
 from gradspace.models.pretrained import Pretrained, place_of
 
@@ -131,7 +132,8 @@ def load_preprocessing(name: str | Path) -> Preprocessing | None:
     from transformers.image_processing_base import ImageProcessingMixin
 
     try:
-        given, _ = ImageProcessingMixin.get_image_processor_dict(place_of(name))
+        place = place_of(name)
+        given, _ = ImageProcessingMixin.get_image_processor_dict(place, **download_options(place))
     except OSError:
         return None
     mean, std = given.get("image_mean", (0.0,) * 3), given.get("image_std", (1.0,) * 3)

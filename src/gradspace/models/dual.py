@@ -36,7 +36,7 @@ from gradspace.parameters import Flag, NonNegative
     },
 )
 class DualEncoder(RetrievalModel):
-    """CLIP, SigLIP, ALIGN ... from a folder or the hub: as it is, or fine-tuned.
+    """CLIP, SigLIP, ALIGN ... from a folder or the hub: unchanged, or fine-tuned.
 
     Both inputs name the same network; the text input tells whether it is trained. Images and texts
     are its projected features, scaled to length 1. The training defaults are common ones for

@@ -39,7 +39,7 @@ class FusionLayers(nn.ModuleList):
             layer.load_state_dict(source.state_dict(), strict=False)
 
     def forward(self, words: Tensor, present: Tensor, regions: Tensor) -> Tensor:
-        """Fuse words, of which `present` is the mask, and regions to [pairs, words, width]."""
+        """Fuse words, masked by `present`, and regions to [pairs, words, width]."""
         seen = present[:, None, None].expand(-1, -1, words.shape[1], -1)
         for layer in self:
             found = layer(words, attention_mask=seen, encoder_hidden_states=regions)

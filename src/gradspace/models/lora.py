@@ -6,6 +6,8 @@ from typing import Any
 
 from torch import Tensor
 
+from gradspace.commands import pip_install
+
 ADAPTED = ("q_proj", "v_proj", "query", "value")
 """Names of attention's query and value projections, adapted as published, in CLIP and BERT."""
 ADAPTER = "default"
@@ -17,7 +19,7 @@ def add_adapters(network: Any, *, rank: int, alpha: int) -> None:
         from peft import LoraConfig, inject_adapter_in_model
     except ImportError:
         raise ValueError(
-            'train = "lora" needs the package peft: pip install "gradspace[lora]"'
+            f'train = "lora" needs the package peft: {pip_install("gradspace[lora]")}'
         ) from None
     config = LoraConfig(r=rank, lora_alpha=alpha, target_modules=list(ADAPTED))
     inject_adapter_in_model(config, network, ADAPTER)

@@ -72,7 +72,7 @@ class GPO(nn.Module):
     def weights(self, lengths: Tensor, size: int) -> Tensor:
         """Compute the weight of every place, [n, size]; 0 beyond the length.
 
-        They are computed for every possible length, so that a GPU need not be asked for those of
+        They are computed for every possible length, so that a GPU is not queried for those of
         the batch. Read from the first place on, all lengths have the same states; read back from
         the last, each length has its own, and those beyond its first place are not used.
         """

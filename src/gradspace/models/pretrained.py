@@ -10,7 +10,9 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from gradspace.commands import pip_install
 from gradspace.models.families import family_of
+from gradspace.models.hub import download_options
 
 PretrainedSide = Literal["vision", "text", "both"]
 """One tower of a network, or a whole dual encoder."""
@@ -103,10 +105,10 @@ def load_network(name: str | Path, side: PretrainedSide, *, pretrained: bool = T
             place,
             config=config,
             use_safetensors=True,
-            trust_remote_code=False,
             dtype=torch.float32,
             ignore_mismatched_sizes=True,  # reported below, by name
             output_loading_info=True,
+            **download_options(place),
         )
     _refuse_other_shapes(report["mismatched_keys"], name)
     network = _checked(network, name, side)
@@ -139,7 +141,7 @@ def load_config(name: str | Path, side: PretrainedSide) -> Any:
     if Path(place).is_dir() and not (Path(place) / "config.json").is_file():
         raise ValueError(f"{place} has no config.json: transformers did not save this folder")
     with quietly(), one_sentence(name):
-        config = AutoConfig.from_pretrained(place, trust_remote_code=False)
+        config = AutoConfig.from_pretrained(place, **download_options(place))
     if side == "both":
         family_of(config, name)
     return getattr(config, f"{side}_config", config)
@@ -197,7 +199,10 @@ def one_sentence(name: str | Path) -> Iterator[None]:
         raise ValueError(f"cannot load {str(name)!r}: {reason}") from error
     except ImportError as error:
         reason = str(error).strip().partition(" but ")[0]
-        raise ValueError(f"{name} cannot be loaded without another package: {reason}") from error
+        raise ValueError(
+            f"{name} cannot be loaded without another package: {reason}; "
+            f"{pip_install('gradspace[siglip]')} has those of tokenizers"
+        ) from error
 
 
 @contextmanager

@@ -24,7 +24,7 @@ def region_rates(num_images: int, drop: float, *, grid: bool, vary: bool) -> Ten
 
     For regions of a detector it is `drop` for all images. For cells of a grid it is `drop` times a
     random number from 0 to 1, or 0 if that is below 0.2, so that 0.48 of `drop` is dropped on
-    average. With `vary` it is between 0 and twice `drop`, whatever the regions are.
+    average. With `vary` it is between 0 and twice `drop`, for regions of either kind.
     """
     drawn = torch.rand(num_images, 1)
     if vary:

@@ -2,7 +2,7 @@
 
 Objectives are formulas with constants, as streamed and fused executions require. A learned scale is
 therefore applied to the embeddings, where autograd sees it, such that an objective effectively uses
-scale * cosine (+ bias), whatever its own constants are.
+scale * cosine (+ bias), regardless of its own constants.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from gradspace.commands import pip_install
+
 MOST_IN_HNSW = 1_000_000
 """Number of vectors beyond which a graph takes too long to build, and clusters (IVF) are used."""
 HNSW_NEIGHBOURS = 32
@@ -19,7 +21,7 @@ def import_faiss(what: str, instead: str) -> Any:
         import faiss
     except ImportError as error:
         raise ValueError(
-            f"{what} needs faiss, which is not installed: pip install faiss-cpu, or {instead}"
+            f"{what} needs faiss, which is not installed: {pip_install('faiss-cpu')}, or {instead}"
         ) from error
     return faiss
 

@@ -62,7 +62,7 @@ class OfflineTriplet(Objective):
 @loss("offline-quintuplet", source="AOQ supplement 2020, OffQuin")
 @dataclass(frozen=True)
 class OfflineQuintuplet(OfflineTriplet):
-    """offline-triplet plus [g2 + s - p]+ for a pair of which both sides are mined."""
+    """offline-triplet plus [g2 + s - p]+ for a pair whose sides are both mined."""
 
     def _offline_terms(self, offline: OfflineScores) -> Tensor:
         pairs = (self.offline_margin - offline.positive + offline.pair).relu()

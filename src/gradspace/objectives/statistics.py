@@ -23,7 +23,7 @@ class OfflineScores:
     """Scores of what was mined for the pair that a query is one side of, [queries] each (AOQ).
 
     `positive` is the score of the pair itself, `negative` that of the query with its mined
-    negative, and `pair` that of a pair of which both sides are mined.
+    negative, and `pair` that of a pair whose sides are both mined.
     """
 
     positive: Tensor

@@ -117,7 +117,7 @@ class ExampleMaker:
         try:
             splits = [self._split(side) for side in sides]
             embedded = [self._embed(*pair) for pair in zip(sides, splits, strict=True)]
-        except Exception as error:  # whatever it is, the report must be written
+        except Exception as error:  # the report must be written in any case
             reason = " ".join(str(error).split()) or type(error).__name__
             return Examples(
                 sides, flips, problem=f"There are no examples here: {reason.rstrip('.')}."

@@ -49,8 +49,11 @@ def run_data(
 ) -> DataRecipe:
     """Find the data that a run was trained on, or use other data instead."""
     if data is None and is_pretrained(run):
-        found = "is a pretrained model" if run.exists() else "does not exist, or is on the hub"
-        raise ValueError(f"{run} {found}, and is not a run: give the dataset as --data")
+        if run.exists():
+            found = "is a pretrained model, which has no dataset of its own"
+        else:
+            found = "does not exist as a folder; if it is a model on the hub, it has no dataset"
+        raise ValueError(f"{run} {found}: give one as --data")
     recipe = DataRecipe(source=str(data)) if data else open_run(run).recipe().data
     return recipe.model_copy(update={"features": Path(features)}) if features else recipe
 

@@ -15,10 +15,10 @@ from gradspace.data.dataset import Split
 from gradspace.data.pair_ids import ids_by_text
 from gradspace.data.readers.scenes import SceneImages, true_relevance
 from gradspace.metrics import RankedFold, RetrievalReport, rank_folds, report_of
-from gradspace.metrics.eccv import eccv_caption_report
+from gradspace.metrics.eccv import eccv_caption_report, load_metrics
 from gradspace.processes import is_first
 from gradspace.progress import Progress, Show, silently
-from gradspace.runs.data import run_split
+from gradspace.runs.data import run_data, run_split
 from gradspace.runs.model import LoadedModel, as_model
 from gradspace.runs.represent import represent_split, rerank_split
 from gradspace.runs.system import System
@@ -81,14 +81,11 @@ class Evaluation:
     @cached_property
     def eccv(self) -> dict[str, dict[str, float]]:
         """ECCV Caption and CxC metrics, for COCO's test set."""
-        numbers = [re.search(r"(\d+)\.\w+$", name) for name in self.split.image_names]
-        if self.split.caption_ids is None or not all(numbers):
-            raise ValueError("--eccv needs COCO's caption ids: open Karpathy's dataset_coco.json")
+        images, captions = _coco_ids(self.split)
         if isinstance(self.scores, TwoStageScores):
             raise ValueError("--eccv ranks all candidates: leave --propose and --rerank out")
         scores = self.scores.matrix() if isinstance(self.scores, PairScores) else self.scores
-        images = [int(number[1]) for number in numbers if number]
-        return eccv_caption_report(scores, images, self.split.caption_ids)
+        return eccv_caption_report(scores, images, captions)
 
     def to_dict(self) -> dict[str, Any]:
         others = {"true_relevance": self.true_report, "by_text": self.text_report}
@@ -110,6 +107,7 @@ def evaluate(
     top: int | None = None,
     rerank: int | None = None,
     proposal_weight: float | None = None,
+    eccv: bool = False,
     device: str | None = None,
     show: Show = silently,
 ) -> Evaluation:
@@ -123,32 +121,30 @@ def evaluate(
         propose: a model that embeds; the evaluated one scores only its `top` (100) candidates.
         rerank: re-rank the model's own top N, for models that embed and score pairs.
         proposal_weight: weight of the embeddings' scores in `rerank`; X-VLM and ALBEF publish 0.
+        eccv: check first that `Evaluation.eccv` can be computed.
 
     Examples:
         >>> evaluate("runs/first", split="dev").report.rsum  # doctest: +SKIP
         311.8
     """
     _check_stages(propose, rerank, top, proposal_weight)
-    sources = [models] if isinstance(models, LoadedModel | str | Path) else list(models)
-    loaded = [as_model(source, device) for source in (*sources, *([propose] if propose else []))]
-    members, chosen = _represent(loaded, split, data, features, show)
+    loaded = _load_all(models, propose, data, device)
+    splits = [run_split(model.source, split, data, features, show) for model in loaded]
+    if eccv:
+        load_metrics(_coco_ids(splits[0])[1])
+    members = _represent(loaded, splits, show)
+    scores: Scores | TwoStageScores
     with show("scoring") as progress:
-        scores: Scores | TwoStageScores
         if propose:
             scores = _proposed(members, loaded, top or TOP, progress)
         elif rerank:
-            found, system = _own_proposals(members, loaded), loaded[0].system
-            scores = rerank_split(
-                system, chosen, found, rerank, progress, proposal_weight=proposal_weight
-            )
+            scores = _reranked(members, loaded, splits[0], rerank, proposal_weight, progress)
         else:
-            scores = mean_scores(members, progress)
-            if isinstance(scores, PairScores) and folds == 1:
-                scores = scores.matrix()  # used by every report
-        made = Evaluation(scores, members[0].positives(), chosen, folds)
-        if is_first():
-            _ = made.ranked, made.text_report  # the slow part, while its progress is shown
-        return made
+            scores = _mean(members, folds, progress)
+        made = Evaluation(scores, members[0].positives(), splits[0], folds)
+        if is_first():  # the slow part, while its progress is shown
+            _ = made.ranked, made.text_report
+    return made
 
 
 def _check_stages(
@@ -166,15 +162,32 @@ def _check_stages(
         raise ValueError("--proposal-weight goes with --rerank: give both, or leave it out")
 
 
-def _represent(
-    models: Sequence[LoadedModel],
-    split: str,
+def _load_all(
+    models: ModelSource | Sequence[ModelSource],
+    propose: ModelSource | None,
     data: str | Path | None,
-    features: str | Path | None,
-    show: Show,
-) -> tuple[list[Represented], Split]:
+    device: str | None,
+) -> list[LoadedModel]:
+    """Load every model, the proposing one last, once it is clear that each has data."""
+    sources = [models] if isinstance(models, LoadedModel | str | Path) else list(models)
+    sources += [propose] if propose else []
+    for source in sources:
+        run_data(source.source if isinstance(source, LoadedModel) else Path(source), data)
+    return [as_model(source, device) for source in sources]
+
+
+def _coco_ids(split: Split) -> tuple[list[int], Sequence[int]]:
+    """COCO's own ids of the images and captions of its test set."""
+    numbers = [re.search(r"(\d+)\.\w+$", name) for name in split.image_names]
+    if split.caption_ids is None or not all(numbers):
+        raise ValueError("--eccv needs COCO's caption ids: open Karpathy's dataset_coco.json")
+    return [int(number[1]) for number in numbers if number], split.caption_ids
+
+
+def _represent(
+    models: Sequence[LoadedModel], splits: Sequence[Split], show: Show
+) -> list[Represented]:
     """Represent the split by each model; it must be the same split for all."""
-    splits = [run_split(model.source, split, data, features, show) for model in models]
     members = []
     for model, own in zip(models, splits, strict=True):
         if list(own.captions) != list(splits[0].captions):
@@ -183,7 +196,14 @@ def _represent(
             )
         with show("embedding") as progress:
             members.append(represent_split(model.system, own, progress))
-    return members, splits[0]
+    return members
+
+
+def _mean(members: list[Represented], folds: int, progress: Progress) -> Scores:
+    scores = mean_scores(members, progress)
+    if isinstance(scores, PairScores) and folds == 1:
+        return scores.matrix()  # used by every report
+    return scores
 
 
 def _proposed(
@@ -200,7 +220,14 @@ def _proposed(
     return TwoStageScores(proposer.scores(), scorer.scores(progress), top)
 
 
-def _own_proposals(members: list[Represented], models: list[LoadedModel]) -> Embeddings:
+def _reranked(
+    members: list[Represented],
+    models: list[LoadedModel],
+    split: Split,
+    top: int,
+    weight: float | None,
+    progress: Progress,
+) -> TwoStageScores:
     found, *others = members
     if others or not isinstance(found, Embeddings):
         first = f"{models[0].source} has no embeddings: --propose"
@@ -208,7 +235,7 @@ def _own_proposals(members: list[Represented], models: list[LoadedModel]) -> Emb
             "--rerank is for one run that embeds and scores pairs, such as fusion; "
             + (f"got {len(members)} runs" if others else first)
         )
-    return found
+    return rerank_split(models[0].system, split, found, top, progress, proposal_weight=weight)
 
 
 def report_on(system: System, split: Split) -> RetrievalReport:

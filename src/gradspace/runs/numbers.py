@@ -20,6 +20,10 @@ SYMBOLS = {count.metadata["symbol"]: count.name for count in fields(Cocos)}
 COCOS = tuple(f"{way} {symbol}" for way in DIRECTIONS for symbol in SYMBOLS)
 COCOS_SPREAD = "COCOS: mean ± standard deviation over batches, averaged over seeds"
 """Meaning of ± in every table of COCOS."""
+COCOS_LEGEND = (
+    "C^q contributing negatives per query, C^B per batch, C^0 queries without any, "
+    "W- and W+ weight on negatives and positives, C_eff effective number of negatives."
+)
 SECONDS = "seconds per batch"
 CROSS = "cross rank"
 """Prefix of an interval of ranks: the percentage of pairs whose cross rank is in it."""

@@ -75,7 +75,7 @@ class Recipe(RecipeTable):
         if self.objective.positives == "text" and _matches_by_image(self.model.name):
             raise ValueError(
                 f'objective.positives = "text" is not for {self.model.name}, whose matching draws '
-                'captions of other images as negatives, whatever they say: leave it at "ids"'
+                'captions of other images as negatives, even equal ones: leave it at "ids"'
             )
         if build_objective(self).uses_offline and not self.offline:
             raise ValueError(

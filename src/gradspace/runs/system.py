@@ -38,6 +38,8 @@ from gradspace.wording import counted
 
 Words = Vocabulary | Tokenizer
 """Converters of captions to tokens."""
+OWN_FOLDERS = ("runs", "comparisons", "demo")
+"""Folders that commands write to unless told otherwise."""
 
 
 @dataclass(frozen=True)
@@ -168,11 +170,14 @@ def load_system(folder: Path, device: torch.device | None = None) -> System:
 def is_pretrained(place: Path) -> bool:
     """Whether a name is a transformers model, not a run: a folder, or `owner/name` on the hub.
 
-    A name inside an existing folder is taken for a misspelt run.
+    A name inside an existing folder, or a folder that gradspace writes to, is taken for a misspelt
+    run.
     """
     if place.exists():
         return (place / "config.json").is_file() and not (place / "recipe.toml").exists()
-    return len(place.parts) == 2 and not place.is_absolute() and not place.parent.is_dir()
+    if len(place.parts) != 2 or place.is_absolute() or place.parent.is_dir():
+        return False
+    return place.parts[0] not in ("..", "~", *OWN_FOLDERS)
 
 
 def pretrained_system(place: Path, device: torch.device) -> System:

@@ -136,7 +136,7 @@ def match_ids(query_ids: Ids, candidate_ids: Ids) -> Positives:
 
 
 def _match_several(query: Tensor, candidate: Tensor) -> Positives:
-    """From ids of which a query or a candidate has several; pairs with two in common count once."""
+    """Build positives from matrices of ids; a pair with two ids in common counts once."""
     of_query, of_candidate = (ids.shape[1] if ids.dim() == 2 else 1 for ids in (query, candidate))
     place, other = match_ids(query.flatten(), candidate.flatten()).pairs()
     width = max(len(candidate), 1)

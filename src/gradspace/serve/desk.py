@@ -114,7 +114,7 @@ class Desk:
         raise HTTPException(404, no_item(index, key))
 
     async def file(self, index: str, key: str, read: Callable[[str], bytes | None]) -> bytes:
-        """Read a file of an image; no key, whatever it is, leads outside the index."""
+        """Read a file of an image; no key leads outside the index."""
         found = None
         if not leads_outside(key) and "\0" not in key:
             try:

@@ -112,7 +112,7 @@ def too_large(limit: int) -> str:
 
 
 def _limited(receive: Receive, limit: int) -> Receive:
-    """Limit the bytes that actually arrive, whatever Content-Length says."""
+    """Limit the bytes that actually arrive, regardless of Content-Length."""
     arrived = 0
 
     async def receive_limited() -> Message:

@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
+from gradspace.commands import pip_install
 from gradspace.files import write_atomically
 from gradspace.plugins import admit, load_installed
 from gradspace.runs.folder import Run
@@ -107,7 +108,7 @@ def _needs(name: str, extra: str) -> Iterator[None]:
         yield
     except ImportError:
         raise ValueError(
-            f'training.trackers needs {name}: pip install "gradspace[{extra}]"'
+            f"training.trackers needs {name}: {pip_install(f'gradspace[{extra}]')}"
         ) from None
 
 

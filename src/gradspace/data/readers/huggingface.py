@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gradspace.commands import pip_install
 from gradspace.data.dataset import Dataset
 from gradspace.data.readers.registry import reader
 from gradspace.data.rows import CAPTION_COLUMNS, IMAGE_COLUMNS, find_column, split_of_rows
@@ -75,7 +76,7 @@ def _library() -> Any:
         import datasets
     except ImportError:
         raise ValueError(
-            'this dataset needs the package datasets: pip install "gradspace[datasets]"'
+            f"this dataset needs the package datasets: {pip_install('gradspace[datasets]')}"
         ) from None
     return datasets
 

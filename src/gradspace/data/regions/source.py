@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from gradspace.commands import pip_install
 from gradspace.wording import counted
 
 Regions = NDArray[Any]
@@ -35,7 +36,7 @@ def library(name: str) -> Any:
         return importlib.import_module(name)
     except ImportError:
         raise ValueError(
-            f'these features need the package {name}: pip install "gradspace[regions]"'
+            f"these features need the package {name}: {pip_install('gradspace[regions]')}"
         ) from None
 
 

@@ -9,7 +9,7 @@ one for ids that are on the GPU or not aligned.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
@@ -19,7 +19,6 @@ from gradspace.execution.block import Sides, Upstream, Wanted
 from gradspace.execution.triton import launching
 from gradspace.execution.triton.asked import Asked, Given, given_of, translated, with_reference
 from gradspace.execution.triton.backward import add_product, weigh
-from gradspace.execution.triton.formulas import Functions
 from gradspace.execution.triton.forward import TileResults, partial_results
 from gradspace.execution.triton.launching import Inputs, Tile, ceil, on_a_tile_that_fits
 from gradspace.execution.triton.sides import Side, positive_of, sides_of
@@ -27,6 +26,9 @@ from gradspace.execution.triton.slots import Slots
 from gradspace.execution.triton.whole_rows import functions
 from gradspace.objectives.contract import Objective, Reduction
 from gradspace.objectives.statistics import Hardest, Statistic
+
+if TYPE_CHECKING:
+    from gradspace.execution.triton.formulas import Functions
 
 MOST = 1 << 29
 """Number of scores up to which this is faster than block statistics plus lists of pairs."""

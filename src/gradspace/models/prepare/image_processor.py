@@ -10,6 +10,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from gradspace.models.hub import download_options
 from gradspace.models.pretrained import one_sentence, place_of, quietly
 
 
@@ -26,7 +27,7 @@ class ImageProcessor:
         _check_described(Path(place))
         with quietly(), one_sentence(name):
             self._processor: Any = AutoImageProcessor.from_pretrained(
-                place, trust_remote_code=False
+                place, **download_options(place)
             )
         self.shape = tuple(self(Image.new("RGB", (64, 48))).shape)
         """Shape that every picture is converted to."""

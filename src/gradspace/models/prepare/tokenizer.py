@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from gradspace.models.hub import download_options
 from gradspace.models.pretrained import one_sentence, place_of, quietly
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ class Tokenizer:
         place = place_of(name)
         _check_vocabulary(Path(place))
         with quietly(), one_sentence(name):
-            self._tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=False)
+            self._tokenizer = AutoTokenizer.from_pretrained(place, **download_options(place))
         self._options: dict[str, Any] = {
             "truncation": True,
             "max_length": min(self._tokenizer.model_max_length, longest),
