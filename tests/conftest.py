@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 # One thread per test process, and per process that a test starts: two that share a core with others
 # wait for each other and take twenty times as long. Must come before torch.
@@ -11,6 +12,7 @@ import torch
 if not torch.cuda.is_available():  # Triton then runs its kernels in Python
     os.environ["TRITON_INTERPRET"] = "1"
 
+import copied
 import pytest
 from hypothesis import settings
 from samples import NAMES, Batch, random_batch
@@ -30,6 +32,12 @@ def name(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def batch() -> Batch:
     return random_batch
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_running() -> Iterator[None]:
+    yield
+    copied.end_all()
 
 
 @pytest.fixture(autouse=True)
