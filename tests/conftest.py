@@ -18,6 +18,8 @@ from hypothesis import settings
 from samples import NAMES, Batch, random_batch
 from skipped import pytest_terminal_summary as pytest_terminal_summary
 
+from gradspace.comparison import runner
+
 # The same examples in every run: a change that fails is the change's fault.
 settings.register_profile("steady", derandomize=True)
 settings.load_profile("steady")
@@ -35,7 +37,9 @@ def batch() -> Batch:
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_left_running() -> Iterator[None]:
+def workers_are_copies(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Comparisons in this process have no workers that import everything; no copy is left."""
+    monkeypatch.setattr(runner, "PROCESSES", copied.COPIES)
     yield
     copied.end_all()
 

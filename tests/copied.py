@@ -1,7 +1,7 @@
 """Commands and programs in processes that are copies of one that has imported everything.
 
 They are real processes, with signals, files and ends of their own. Importing is most of what a
-short command does, and here it is done once.
+short command does, and here it is done once, when the first copy is asked for.
 """
 
 from __future__ import annotations
@@ -9,26 +9,39 @@ from __future__ import annotations
 import io
 import multiprocessing
 import os
+import runpy
 import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-COPIES = multiprocessing.get_context("forkserver")
-# It has started no thread: a copy of a process with threads may wait forever for a lock that one of
-# them held.
+COPIES: ForkServerContext = multiprocessing.get_context("forkserver")
+# The copied process has started no thread but pyarrow's for memory, which knows of copies: a copy
+# of one with threads may wait forever for a lock that one of them held. It ends with the tests.
 COPIES.set_forkserver_preload(
-    ["gradspace.cli.compare", "gradspace.cli.training", "gradspace.training", "torch._dynamo"]
+    [
+        "torch._dynamo",
+        "transformers.modeling_utils",
+        "gradspace.cli.compare",
+        "gradspace.cli.evaluation",
+        "gradspace.cli.training",
+        "gradspace.comparison.worker",
+        "gradspace.training.start",
+    ]
 )
 
 
 class Copy:
-    """A running copy that does some work; like a Popen whose outputs are pipes."""
+    """A running copy that does some work, in a session of its own.
 
-    alive: set[Copy] = set()
+    It is like a Popen whose outputs are pipes.
+    """
+
+    running: ClassVar[set[Copy]] = set()
 
     def __init__(self, work: Callable[..., None], *arguments: Any, cwd: Path | None = None) -> None:
         self.folder = tempfile.TemporaryDirectory()
@@ -36,7 +49,7 @@ class Copy:
         given = (work, arguments, self.outputs, dict(os.environ), cwd or Path.cwd())
         self.process = COPIES.Process(target=_work, args=given)
         self.process.start()
-        self.alive.add(self)
+        self.running.add(self)
 
     @property
     def pid(self) -> int:
@@ -51,13 +64,17 @@ class Copy:
         return self.returncode
 
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
-        """Wait for the end, and read what was printed."""
+        """Wait for the end, and read what was printed; once."""
         self.process.join(timeout)
         if self.returncode is None:
             raise subprocess.TimeoutExpired(str(self.process), timeout or 0.0)
-        self.alive.discard(self)
         out, errors = (path.read_text() for path in self.outputs)
+        self.forget()
         return out, errors
+
+    def forget(self) -> None:
+        self.folder.cleanup()
+        self.running.discard(self)
 
     def send_signal(self, number: signal.Signals) -> None:
         os.kill(self.pid, number)
@@ -72,17 +89,16 @@ def start(*arguments: str | Path, cwd: Path | None = None) -> Copy:
 
 
 def run_command(*arguments: str) -> None:
-    from gradspace import __main__
-
-    sys.argv = [str(__main__.__file__), *arguments]
-    __main__.main()
+    sys.argv = ["gradspace", *arguments]
+    runpy.run_module("gradspace", run_name="__main__", alter_sys=True)
 
 
 def end_all() -> None:
     """End what a failed test has left behind."""
-    for copy in [copy for copy in Copy.alive if copy.returncode is None]:
-        copy.kill()
-    Copy.alive.clear()
+    for copy in list(Copy.running):
+        copy.process.kill()
+        copy.process.join()
+        copy.forget()
 
 
 def _work(
@@ -92,11 +108,15 @@ def _work(
     environment: dict[str, str],
     cwd: Path,
 ) -> None:
+    os.setsid()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # see `interrupts.withheld`
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(cwd)
     for number, path in enumerate(outputs, start=1):
         with path.open("wb") as file:
             os.dup2(file.fileno(), number)
-    sys.stdout, sys.stderr = (io.TextIOWrapper(io.FileIO(n, "w"), line_buffering=True) for n in (1, 2))
+    out, errors = (io.FileIO(number, "w", closefd=False) for number in (1, 2))
+    sys.stdout = io.TextIOWrapper(io.BufferedWriter(out), line_buffering=True)
+    sys.stderr = io.TextIOWrapper(io.BufferedWriter(errors), line_buffering=True)
     work(*arguments)

@@ -16,6 +16,7 @@ from torch.multiprocessing.spawn import ProcessContext, ProcessExitedException, 
 
 from gradspace import processes
 
+
 def together(number: int, work: Callable[..., None], *arguments: Any) -> None:
     """Do the work in so many connected processes, which know nothing of a test's patches."""
     started = start_together(number, work, *arguments)
