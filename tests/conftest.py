@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterator
 
 # Importing makes millions of objects that stay: looking through them again and again for garbage
-# takes a third of the time of importing, and a fifth of a second in every test that does it.
+# takes a third of the time of importing.
 gc.disable()
 
 # One thread per test process, and per process that a test starts: two that share a core with others
@@ -33,12 +33,7 @@ settings.load_profile("steady")
 
 
 def pytest_collection_finish() -> None:
-    gc.freeze()
     gc.enable()
-
-
-def pytest_unconfigure() -> None:
-    gc.unfreeze()
 
 
 @pytest.fixture(params=NAMES)

@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
@@ -64,10 +65,13 @@ class Copy:
         return self.returncode
 
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
-        """Wait for the end, and read what was printed; once."""
+        """Wait for its end and that of all it has started, and read what was printed; once."""
+        deadline = time.monotonic() + (timeout or 300.0)
         self.process.join(timeout)
-        if self.returncode is None:
-            raise subprocess.TimeoutExpired(str(self.process), timeout or 0.0)
+        while self.returncode is None or _is_there(self.pid):
+            if time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired(str(self.process), timeout or 300.0)
+            time.sleep(0.01)
         out, errors = (path.read_text() for path in self.outputs)
         self.forget()
         return out, errors
@@ -99,6 +103,14 @@ def end_all() -> None:
         copy.process.kill()
         copy.process.join()
         copy.forget()
+
+
+def _is_there(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def _work(

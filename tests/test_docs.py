@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,7 +37,8 @@ def blocks(page: Path, language: str) -> list[str]:
 
 def run_program(program: str) -> None:
     warnings.simplefilter("error")
-    exec(compile(program, "<page>", "exec"), {"__name__": "__main__"})
+    Path("page.py").write_text(program)
+    runpy.run_path("page.py", run_name="__main__")
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=name_of)
