@@ -4,6 +4,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
+# Dozens of processes of the tests would compile the same modules.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test quick check bench docs package format clean browser
 
 demo: .venv/installed-serve

@@ -43,6 +43,7 @@ PREPARE = {
 
 def measure(case: Case, *, threads: int = THREADS, most_repeats: int = MOST_REPEATS) -> Measurement:
     torch.set_num_threads(threads)
+    gc.freeze()  # what is imported by now is no garbage, and looking through it takes long
     prepare = PREPARE[case.suite]
     # Libraries load and allocate on first use, which should not count as the case's memory.
     prepare(replace(case, images=min(case.images, 8))).run()
@@ -54,6 +55,8 @@ def measure(case: Case, *, threads: int = THREADS, most_repeats: int = MOST_REPE
         if isinstance(error, RuntimeError) and "allocate memory" not in str(error):
             raise
         return Measurement(failure=f"over {GIBIBYTES_PER_CALL} GiB")
+    finally:
+        gc.unfreeze()
 
 
 def _measure(call: Call, most_repeats: int) -> Measurement:

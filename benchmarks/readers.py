@@ -52,7 +52,8 @@ TITLES = {
 
 def cases(quick: bool) -> list[Case]:
     images, side = (64, 32) if quick else (1_000, 500)
-    bounded = Case("readers", "stream", LONG, 8 * BATCH if quick else LONG_PICTURES, 1, 1180)
+    many, large = (8 * BATCH, 100) if quick else (LONG_PICTURES, 1180)
+    bounded = Case("readers", "stream", LONG, many, 1, large)
     return [*(Case("readers", who, what, images, 1, side) for what, who in TITLES), bounded]
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
+
+import copied
 
 from gradspace.cli import _run
 
@@ -15,8 +16,9 @@ Done = subprocess.CompletedProcess[str]
 
 
 def in_a_process(*arguments: str | Path, cwd: Path | None = None) -> Done:
-    command = [sys.executable, "-m", "gradspace", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=300)
+    process = copied.start(*arguments, cwd=cwd)
+    out, errors = process.communicate(timeout=300)
+    return subprocess.CompletedProcess(arguments, process.returncode or 0, out, errors)
 
 
 def here(*arguments: str | Path) -> Done:

@@ -9,17 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import copied as copied  # sets up what the processes are copies of
 import pytest
 import torch
 from torch.multiprocessing.spawn import ProcessContext, ProcessExitedException, start_processes
 
 from gradspace import processes
-
-# Processes are copied from one that has imported everything and started no thread: a copy of a
-# process with threads may wait forever for a lock that one of them held.
-torch.multiprocessing.get_context("forkserver").set_forkserver_preload(
-    ["gradspace.training", "several"]
-)
 
 
 def together(number: int, work: Callable[..., None], *arguments: Any) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
+import runpy
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from copied import Copy
 from typer.testing import CliRunner
 
 from gradspace.cli import app
@@ -34,19 +35,19 @@ def blocks(page: Path, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", page.read_text(), flags=re.DOTALL)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def run_program(program: str) -> None:
+    warnings.simplefilter("error")
+    Path("page.py").write_text(program)
+    runpy.run_path("page.py", run_name="__main__")
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=name_of)
 @pytest.mark.slow
 def test_python_blocks_run(page: Path, tmp_path: Path) -> None:
     """All blocks of a page as one program, in a process of its own."""
-    program = "\n".join(blocks(page, "python"))
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", program],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr
+    process = Copy(run_program, "\n".join(blocks(page, "python")), cwd=tmp_path)
+    _, errors = process.communicate(timeout=600)
+    assert process.returncode == 0, errors
 
 
 def documented_commands() -> Iterator[str]:

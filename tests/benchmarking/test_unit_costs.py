@@ -7,6 +7,7 @@ import pytest
 from benchmarks import unit_costs
 
 
+@pytest.mark.slow
 def test_every_step_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
     unit_costs.main(count=500, width=8, pictures=4)
     _, _, *rows = capsys.readouterr().out.splitlines()

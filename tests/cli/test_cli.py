@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -32,7 +34,8 @@ def score_file(tmp_path: Path) -> Path:
 
 @pytest.mark.slow
 def test_help_and_version() -> None:
-    assert in_a_process("--version").stdout.strip() == gs.__version__
+    command = [sys.executable, "-m", "gradspace", "--version"]
+    assert subprocess.run(command, capture_output=True, text=True).stdout.strip() == gs.__version__
     for arguments in ([], ["analyse"], ["analyse", "cocos"], ["analyse", "diagram"]):
         shown = CliRunner().invoke(app, [*arguments, "--help"], prog_name="gradspace")
         assert shown.exit_code == 0

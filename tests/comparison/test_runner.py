@@ -6,15 +6,15 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from multiprocessing import Pipe
 from pathlib import Path
 
+import copied
 import pytest
 import torch
 from commands import here
+from copied import Copy
 from small_runs import small_recipe
 
 import gradspace as gs
@@ -107,17 +107,16 @@ def test_a_process_that_is_killed_is_one_failed_run(tmp_path: Path) -> None:
     assert "its process was killed (exit code -9)" in jobs[0].problem
 
 
-def start(recipe: Path, out: Path, *more: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "gradspace", "compare", str(recipe), "--out", str(out), *more]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def start(recipe: Path, out: Path, *more: str) -> Copy:
+    return copied.start("compare", recipe, "--out", out, *more)
 
 
-def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+def finish(process: Copy) -> tuple[int | None, str, str]:
     output, errors = process.communicate(timeout=240)
     return process.returncode, output, errors
 
 
-def wait_for_work(run: Run, process: subprocess.Popen[str]) -> None:
+def wait_for_work(run: Run, process: Copy) -> None:
     """Until the run has saved something new."""
     deadline = time.monotonic() + 120
     before = run.last.stat().st_mtime_ns if run.last.exists() else 0

@@ -19,13 +19,13 @@ seeds = 1
 metrics = ["i2t R@1", "rsum", "i2t C^q"]
 [recipe.training]
 epochs = 1
-batch_size = 32
+batch_size = 16
 track_every = 5
 [recipe.offline]
 num_texts = 30
 num_images = 10
 [datasets.scenes]
-regions = { source = "scenes", num_train = 64, num_dev = 40, num_test = 40 }
+regions = { source = "scenes", num_train = 32, num_dev = 20, num_test = 20 }
 [models.BFAN]
 reads = "regions"
 model = { name = "bfan", width = 32, word_width = 16 }

@@ -37,6 +37,16 @@ def test_splits_hold_what_the_generator_makes() -> None:
     assert pickle.loads(pickle.dumps(split)).images.load(2).size == (128, 128)
 
 
+def test_a_picture_that_is_kept_cannot_be_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    images = open_dataset("scenes", **SMALL, seed=4).splits["dev"].images
+    assert images is not None
+    first = images.load(1)
+    before = first.tobytes()
+    first.paste(0, (0, 0, 64, 64))
+    monkeypatch.setattr(Scenes, "image", lambda *_: pytest.fail("drawn again"))
+    assert images.load(1).tobytes() == before
+
+
 def test_the_second_time_comes_from_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     first = open_dataset("scenes", **SMALL)
     monkeypatch.setattr(Scenes, "regions", lambda *_: pytest.fail("made again"))

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from embedded import embedded, outcome
+from interpreted import patch_once
 from samples import FORMULAS, NAMES, STATISTICS
 from torch import Tensor
 
@@ -40,6 +41,7 @@ def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.fixture(autouse=True)
 def interpreted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Tiles as small as Triton allows, several chunks of them, and CPU tensors for GPU ones."""
+    patch_once(monkeypatch)
     monkeypatch.setattr(launching, "FLOAT32", (Tile(16, 32, 16, 1, 1),))
     monkeypatch.setattr(slots, "QUERIES", 16)
     monkeypatch.setattr(slots, "CANDIDATES", 16)
@@ -92,6 +94,7 @@ def test_whole_tiles_need_no_mask(name: str) -> None:
     assert_close(outcome(gs.RetrievalLoss(name, execution="triton"), batch), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("kernels")
 @pytest.mark.parametrize("name", ["nt-xent", "multi-similarity", "circle"])
 def test_exponentials_that_one_reference_cannot_serve(name: str) -> None:

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import copied
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -238,7 +239,7 @@ def start(*arguments: str | Path) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+def finish(process: subprocess.Popen[str] | copied.Copy) -> tuple[int | None, str, str]:
     output, errors = process.communicate(timeout=120)
     return process.returncode, output, errors
 
@@ -246,8 +247,8 @@ def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
 @pytest.mark.slow
 def test_train_stop_resume_and_evaluate(tmp_path: Path) -> None:
     run = Run(tmp_path / "run")
-    train = ("gradspace", "train", "--processes", "2")
-    process = start(*train, *TRAIN, "--batch", "33", "--out", run.folder)
+    train = ("train", "--processes", "2")
+    process = copied.start(*train, *TRAIN, "--batch", "33", "--out", run.folder)
     wait_until_saved(run, 4, process)
     process.send_signal(signal.SIGINT)
     code, output, errors = finish(process)
@@ -258,7 +259,7 @@ def test_train_stop_resume_and_evaluate(tmp_path: Path) -> None:
     assert run.recipe().training.batch_size == 33
     assert run.recipe().training.chunk == 8
     assert 4 <= steps_saved(run) < 180
-    code, output, errors = finish(start(*train, "--resume", run.folder))
+    code, output, errors = finish(copied.start(*train, "--resume", run.folder))
     assert (code, errors) == (0, "")
     assert output.count("done:") == 1
     torchrun = ("torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m")

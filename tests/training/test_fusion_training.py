@@ -104,7 +104,7 @@ def test_re_ranking_knows_the_scenes_it_was_trained_on(tmp_path: Path) -> None:
         data={"num_train": 40, "num_dev": 10, "num_test": 10},
         model={**FUSION, "width": 64, "num_fusion_layers": 2},
         objective={"name": "nt-xent"},
-        training={"epochs": 60, "warm_up_steps": 30, "decay_epochs": []},
+        training={"epochs": 40, "warm_up_steps": 30, "decay_epochs": []},
     )
     dataset = open_data(recipe)
     run = create_run(tmp_path / "run", recipe)

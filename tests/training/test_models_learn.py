@@ -31,12 +31,12 @@ SMALLER = {
     "fusion": {"width": 64, "num_fusion_layers": 1},
 }
 """Models that score pairs, which take longer."""
-LEARNING = {"epochs": 4, "batch_size": 64, "learning_rate": 2e-3, "decay_epochs": [3]}
+LEARNING = {"epochs": 3, "batch_size": 64, "learning_rate": 2e-3, "decay_epochs": []}
 QUICKLY = {
-    "bfan": {"epochs": 1, "batch_size": 32, "decay_epochs": []},
-    "scan": {"epochs": 2, "batch_size": 32, "decay_epochs": []},
-    "text-dual": {"epochs": 1, "decay_epochs": []},
-    "vse-infinity": {"epochs": 2, "decay_epochs": []},
+    "bfan": {"epochs": 1, "batch_size": 32},
+    "scan": {"epochs": 2, "batch_size": 32},
+    "text-dual": {"epochs": 1},
+    "vse-infinity": {"epochs": 2},
 }
 """Models whose epochs take long."""
 

@@ -7,14 +7,15 @@ import random
 import resource
 import signal
 import subprocess
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import copied
 import pytest
 import torch
+from copied import Copy
 from models import tiny
 from safetensors import safe_open
 from small_runs import train_small
@@ -38,13 +39,12 @@ TRAIN = [
 ]
 
 
-def start(*arguments: str | Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "gradspace", "train", *map(str, arguments)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+def start(*arguments: str | Path) -> Copy:
+    return copied.start("train", *arguments)
 
 
-def finish(process: subprocess.Popen[str]) -> str:
-    output, _ = process.communicate(timeout=300)
+def finish(process: Copy) -> str:
+    output = "".join(process.communicate(timeout=300))
     assert process.returncode == 0, output
     return output
 
@@ -55,7 +55,7 @@ def steps_saved(run: Run) -> int:
     return int(load_tensors(run.last)[1]["progress"]["step"])
 
 
-def wait_until_saved(run: Run, step: int, process: subprocess.Popen[str]) -> None:
+def wait_until_saved(run: Run, step: int, process: Copy | subprocess.Popen[str]) -> None:
     deadline = time.monotonic() + 120
     while steps_saved(run) < step and process.poll() is None:
         assert time.monotonic() < deadline
@@ -116,7 +116,7 @@ def test_asked_to_stop(how: signal.Signals, whole: Run, tmp_path: Path) -> None:
     process = start(*TRAIN, "--out", run.folder)
     wait_until_saved(run, 4, process)
     process.send_signal(how)
-    output, _ = process.communicate(timeout=60)
+    output = "".join(process.communicate(timeout=60))
     assert process.returncode == 130, output
     assert "--resume" in output
     assert "Traceback" not in output
@@ -125,6 +125,12 @@ def test_asked_to_stop(how: signal.Signals, whole: Run, tmp_path: Path) -> None:
     assert_same(run, whole)
     assert "done" in finish(start("--resume", run.folder)), "a finished run has nothing left to do"
     assert_same(run, whole)
+
+
+def run_with_small_files(limit: int, *arguments: str) -> None:
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    copied.run_command(*arguments)
 
 
 @pytest.mark.slow
@@ -138,15 +144,11 @@ def test_a_full_disk_loses_nothing(whole: Run, tmp_path: Path) -> None:
     before = steps_saved(run)
     limit = run.last.stat().st_size // 2
 
-    def small_files() -> None:
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-
-    command = [sys.executable, "-m", "gradspace", "train", "--resume", str(run.folder)]
-    failed = subprocess.run(command, capture_output=True, text=True, preexec_fn=small_files)
+    failed = Copy(run_with_small_files, limit, "train", "--resume", str(run.folder))
+    _, errors = failed.communicate(timeout=60)
     assert failed.returncode == 1
-    assert "File too large" in failed.stderr
-    assert "Traceback" not in failed.stderr
+    assert "File too large" in errors
+    assert "Traceback" not in errors
     assert steps_saved(run) == before
     assert [path.name for path in run.folder.glob(".*")] == [".lock"]
     finish(start("--resume", run.folder))
@@ -157,7 +159,7 @@ def test_a_full_disk_loses_nothing(whole: Run, tmp_path: Path) -> None:
 def test_a_truncated_checkpoint_is_explained(tmp_path: Path) -> None:
     run = train_small(tmp_path / "run", training={"epochs": 1})
     run.last.write_bytes(run.last.read_bytes()[:-100])
-    output, _ = start("--resume", run.folder).communicate(timeout=120)
+    output = "".join(start("--resume", run.folder).communicate(timeout=120))
     assert "last.safetensors is not a complete gradspace checkpoint" in output
     assert "Traceback" not in output
 

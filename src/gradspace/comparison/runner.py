@@ -17,6 +17,8 @@ from gradspace.interrupts import withheld
 from gradspace.plugins import imported
 from gradspace.training.stopping import stop_signals
 
+PROCESSES = multiprocessing.get_context("spawn")
+"""Workers are no copies of this process, which may have used a GPU."""
 GPU_SHARE = 0.9
 """Share of a GPU's memory that runs may fill."""
 GPU_CONTEXT = 600 * 2**20
@@ -114,10 +116,10 @@ class Runner:
             self.most is None and counts[device] >= self._room(device)
         ):
             return None
-        here, there = multiprocessing.get_context("spawn").Pipe()
+        here, there = PROCESSES.Pipe()
         at_once = min(most, cores) if device.type == "cpu" else most
         arguments = (there, device, max(1, cores // at_once), imported(by_workers=True))
-        process = multiprocessing.get_context("spawn").Process(target=work, args=arguments)
+        process = PROCESSES.Process(target=work, args=arguments)
         with withheld():
             process.start()
         there.close()

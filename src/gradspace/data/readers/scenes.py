@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +22,7 @@ from gradspace.files import write_atomically
 
 @dataclass(frozen=True)
 class SceneImages:
-    """Pictures of scenes, drawn when they are loaded."""
+    """Pictures of scenes, drawn when they are loaded; those drawn last are kept."""
 
     scenes: Scenes
 
@@ -30,7 +30,12 @@ class SceneImages:
         return len(self.scenes)
 
     def load(self, index: int) -> Image.Image:
-        return self.scenes.image(index)
+        return _drawn(self.scenes, index).copy()
+
+
+@lru_cache(maxsize=1000)  # 50 MB of the default size
+def _drawn(scenes: Scenes, index: int) -> Image.Image:
+    return scenes.image(index)
 
 
 @reader("scenes")

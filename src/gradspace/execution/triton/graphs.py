@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import linecache
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 from zlib import crc32
 
@@ -107,13 +108,17 @@ their arguments."""
 
 def trace(function: Callable[..., Any], *examples: Tensor, differentiate: bool) -> fx.Graph:
     """Trace the operations of a function that returns a tuple of tensors."""
-    table: Any = core_aten_decompositions()
-    for operation in WHOLE:
-        table.pop(operation)
     with torch.set_grad_enabled(differentiate):
-        graph: fx.Graph = make_fx(function, decomposition_table=table)(*examples).graph
+        graph: fx.Graph = make_fx(function, decomposition_table=_table())(*examples).graph
     graph.eliminate_dead_code()
     return graph
+
+
+@cache
+def _table() -> Any:
+    """Collect the decompositions of operations, which takes a fifth of a second."""
+    table: dict[Any, Any] = core_aten_decompositions()
+    return {operation: how for operation, how in table.items() if operation not in WHOLE}
 
 
 def compile_graph(name: str, inputs: Sequence[str], graph: fx.Graph) -> Any:
