@@ -6,6 +6,7 @@ the cache, where each can be read separately.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from hashlib import blake2b
@@ -25,8 +26,12 @@ from gradspace.data.rows import (
     picture_columns,
     split_of_rows,
 )
+from gradspace.data.shards.copied import NO_PICTURE, CopiedShard, Row, folder_of
+from gradspace.data.shards.index import LostShard
 from gradspace.data.shards.patterns import is_pattern, name_of, shards_by_split
 from gradspace.data.shards.reading import ShardFiles
+from gradspace.data.shards.store import changed
+from gradspace.data.shards.stream import STREAMING, Streaming
 from gradspace.data.shares import Fraction
 from gradspace.parameters import Flag
 from gradspace.progress import Progress
@@ -61,6 +66,7 @@ def open_parquet(
     test: str = "",
     dev_share: Fraction = 0.1,
     test_share: Fraction = 0.1,
+    streaming: Streaming = STREAMING,
 ) -> Dataset:
     """Parquet files that contain pictures, with captions beside them."""
     if images is not None:
@@ -70,6 +76,13 @@ def open_parquet(
             "data.id_column and data.by_content both say which rows are one image: give one"
         )
     found = shards_by_split(path, {"dev": dev, "test": test}, ".parquet")
+    streamed = None
+    if streaming.stream:
+        train = found.pop("train", []) or found.pop("", [])
+        shards = parquet_shards(train, image, caption, id_column)
+        folder = folder_of(str(path.absolute()))
+        copies = [CopiedShard(s, folder, streaming.most_copies, by_content) for s in shards]
+        streamed = streaming.start(copies, path, by_content or bool(id_column))
     total, done = sum(map(len, found.values())), 0
     splits: dict[str, Split] = {}
     for split, files in found.items():
@@ -87,7 +100,8 @@ def open_parquet(
         rows, keys = CopiedRows(tuple(parts)), ids if id_column else None
         made = split_of_rows(split or "image", rows, captions, keys, by_content=by_content)
         splits |= {split: made} if split else divide(made, dev_share, test_share)
-    return Dataset(name_of(path), {split: splits[split] for split in ORDER if split in splits})
+    ordered = {split: splits[split] for split in ORDER if split in splits}
+    return Dataset(name_of(path), ordered, stream=streamed)
 
 
 def _columns(file: Path) -> list[str]:
@@ -107,6 +121,73 @@ def _values(file: Path, column: str) -> list[Any]:
     except (pyarrow.ArrowException, OSError) as error:
         raise ValueError(f"column {column!r} of {file} cannot be read: {error}") from None
     return values
+
+
+# --- a stream -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ParquetShard:
+    """A file whose rows are streamed: a `RowShard`."""
+
+    path: Path
+    num_bytes: int
+    modified: int
+    image: str
+    caption: str
+    id_column: str
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @property
+    def identity(self) -> str:
+        asked = (self.image, self.caption, self.id_column)
+        return " ".join(map(str, (self.path.absolute(), self.num_bytes, self.modified, *asked)))
+
+    def columns(self) -> list[str]:
+        """Find the names of the columns of pictures, of captions and, if asked for, of ids."""
+        known = _columns(self.path)
+        image = find_column(self.image, picture_columns(self.path), IMAGE_COLUMNS, "image")
+        caption = find_column(self.caption, known, CAPTION_COLUMNS, "caption")
+        ids = [find_column(self.id_column, known, (), "id_column")] if self.id_column else []
+        return [image, caption, *ids]
+
+    def rows(self) -> Iterator[Row]:
+        import pyarrow.parquet
+
+        try:
+            status = self.path.stat()
+            if (status.st_size, status.st_mtime_ns) != (self.num_bytes, self.modified):
+                raise changed(str(self.path))
+            names = self.columns()
+            with pyarrow.parquet.ParquetFile(self.path) as file:
+                for batch in file.iter_batches(AT_ONCE, columns=names):
+                    columns = [batch.column(name).to_pylist() for name in names]
+                    for value, captions, *ids in zip(*columns, strict=True):
+                        yield _picture(value) or NO_PICTURE, captions, *(ids or [None])
+        except LostShard:
+            raise
+        except (pyarrow.ArrowException, OSError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise LostShard(f"the shard {self.path} cannot be read: {reason}") from None
+        except ValueError as error:
+            raise LostShard(f"the shard {error}") from None
+
+
+def parquet_shards(
+    files: Sequence[Path], image: str, caption: str, id_column: str
+) -> list[ParquetShard]:
+    """Describe files that are read later; the columns of the first one are looked up at once."""
+    found = [(file, file.stat()) for file in files]
+    shards = [
+        ParquetShard(file, status.st_size, status.st_mtime_ns, image, caption, id_column)
+        for file, status in found
+    ]
+    if shards:
+        shards[0].columns()
+    return shards
 
 
 # --- pictures that were copied ------------------------------------------------------------------
@@ -143,6 +224,11 @@ class CopiedRows:
         return self.files.read(copy.pictures, int(copy.ends[-1]), start, end - start)
 
 
+def _picture(value: Any) -> bytes | None:
+    found: bytes | None = value.get("bytes") if isinstance(value, dict) else value
+    return found
+
+
 def _copied(file: Path, column: str) -> Copy:
     status = file.stat()
     known = f"{file.absolute()} {status.st_size} {status.st_mtime_ns} {column}"
@@ -160,8 +246,7 @@ def _copy(file: Path, column: str, folder: Path) -> None:
         with open(folder / "pictures", "wb") as out:
             for batch in batches:
                 for value in batch.column(0).to_pylist():
-                    data = value.get("bytes") if isinstance(value, dict) else value
-                    out.write(data or b"")
+                    out.write(_picture(value) or b"")
                     ends.append(out.tell())
         np.save(folder / "ends.npy", np.array(ends, np.int64))
     except (pyarrow.ArrowException, OSError) as error:

@@ -31,8 +31,8 @@ def stream_vocabulary(
 
 
 def _cached(stream: ShardStream, punctuation: bool, mask: bool) -> Path:
-    shards = [str(path.absolute()) for path in stream.shards.paths]
-    known = [shards, stream.shards.sizes, stream.vocabulary_samples, punctuation, mask]
+    shards = [(source.identity, source.num_bytes) for source in stream.shards.sources]
+    known = [shards, stream.vocabulary_samples, punctuation, mask]
     name = blake2b(json.dumps(known).encode(), digest_size=16).hexdigest()
     return cache_folder() / "vocabularies" / f"{name}.json"
 
