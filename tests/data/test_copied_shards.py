@@ -18,7 +18,7 @@ import torch
 from data.tars import picture_bytes
 from data.test_stream import assert_equal, encode, left_out, open_stream, pixels, read, seeds
 
-from gradspace.data.cache import cache_folder
+from gradspace.data.cache import NoRoom, cache_folder
 from gradspace.data.inputs import PictureReading
 from gradspace.data.open import open_dataset
 from gradspace.data.shards import copied, iterable
@@ -218,7 +218,7 @@ def test_no_room_for_copies_is_one_sentence(
 
     stream = opened(write_parquet(tmp_path / "mine"))
     monkeypatch.setattr(copied, "save_index", full)
-    with pytest.raises(LostShard, match=r"cannot be copied into .*: No space left .*; make room"):
+    with pytest.raises(NoRoom, match=r"the cache in .*: No space left .*; make room"):
         read(stream)
     assert isinstance(stream.shards.sources[0], CopiedShard)
     assert not [*cache_folder().glob("copies/*/[!.]*")]

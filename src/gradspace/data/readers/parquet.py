@@ -30,7 +30,7 @@ from gradspace.data.shards.copied import NO_PICTURE, CopiedShard, Row, folder_of
 from gradspace.data.shards.index import LostShard
 from gradspace.data.shards.patterns import is_pattern, name_of, shards_by_split
 from gradspace.data.shards.reading import ShardFiles
-from gradspace.data.shards.store import changed
+from gradspace.data.shards.store import changed, file_state
 from gradspace.data.shards.stream import STREAMING, Streaming
 from gradspace.data.shares import Fraction
 from gradspace.parameters import Flag
@@ -91,9 +91,11 @@ def open_parquet(
             known = _columns(file)
             column = find_column(image, picture_columns(file), IMAGE_COLUMNS, "image")
             parts.append(_copied(file, column))
-            captions += _values(file, find_column(caption, known, CAPTION_COLUMNS, "caption"))
+            texts = find_column(caption, known, CAPTION_COLUMNS, "caption")
+            captions += [value for (value,) in _rows(file, [texts])]
             if id_column:
-                ids += _values(file, find_column(id_column, known, (), "id_column"))
+                found_ids = find_column(id_column, known, (), "id_column")
+                ids += [value for (value,) in _rows(file, [found_ids])]
             done += 1
             if progress:
                 progress(done, total)
@@ -113,14 +115,17 @@ def _columns(file: Path) -> list[str]:
         raise ValueError(f"{file} is not a complete Parquet file: {error}") from None
 
 
-def _values(file: Path, column: str) -> list[Any]:
+def _rows(file: Path, columns: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+    """Read some columns row by row; a ValueError if the file is damaged or gone."""
     import pyarrow.parquet
 
     try:
-        values: list[Any] = pyarrow.parquet.read_table(file, columns=[column])[column].to_pylist()
+        with pyarrow.parquet.ParquetFile(file) as opened:
+            for batch in opened.iter_batches(AT_ONCE, columns=list(columns)):
+                yield from zip(*(batch.column(c).to_pylist() for c in columns), strict=True)
     except (pyarrow.ArrowException, OSError) as error:
-        raise ValueError(f"column {column!r} of {file} cannot be read: {error}") from None
-    return values
+        reason = getattr(error, "strerror", None) or " ".join(str(error).split())
+        raise ValueError(f"{file} cannot be read: {reason}") from None
 
 
 # --- a stream -----------------------------------------------------------------------------------
@@ -155,23 +160,11 @@ class ParquetShard:
         return [image, caption, *ids]
 
     def rows(self) -> Iterator[Row]:
-        import pyarrow.parquet
-
+        if file_state(self.path) != (self.num_bytes, self.modified):
+            raise changed(str(self.path))
         try:
-            status = self.path.stat()
-            if (status.st_size, status.st_mtime_ns) != (self.num_bytes, self.modified):
-                raise changed(str(self.path))
-            names = self.columns()
-            with pyarrow.parquet.ParquetFile(self.path) as file:
-                for batch in file.iter_batches(AT_ONCE, columns=names):
-                    columns = [batch.column(name).to_pylist() for name in names]
-                    for value, captions, *ids in zip(*columns, strict=True):
-                        yield _picture(value) or NO_PICTURE, captions, *(ids or [None])
-        except LostShard:
-            raise
-        except (pyarrow.ArrowException, OSError) as error:
-            reason = getattr(error, "strerror", None) or error
-            raise LostShard(f"the shard {self.path} cannot be read: {reason}") from None
+            for value, captions, *ids in _rows(self.path, self.columns()):
+                yield _picture(value) or NO_PICTURE, captions, *(ids or [None])
         except ValueError as error:
             raise LostShard(f"the shard {error}") from None
 
@@ -180,11 +173,7 @@ def parquet_shards(
     files: Sequence[Path], image: str, caption: str, id_column: str
 ) -> list[ParquetShard]:
     """Describe files that are read later; the columns of the first one are looked up at once."""
-    found = [(file, file.stat()) for file in files]
-    shards = [
-        ParquetShard(file, status.st_size, status.st_mtime_ns, image, caption, id_column)
-        for file, status in found
-    ]
+    shards = [ParquetShard(f, *file_state(f), image, caption, id_column) for f in files]
     if shards:
         shards[0].columns()
     return shards
@@ -238,18 +227,9 @@ def _copied(file: Path, column: str) -> Copy:
 
 
 def _copy(file: Path, column: str, folder: Path) -> None:
-    import pyarrow.parquet
-
     ends = []
-    try:
-        batches = pyarrow.parquet.ParquetFile(file).iter_batches(AT_ONCE, columns=[column])
-        with open(folder / "pictures", "wb") as out:
-            for batch in batches:
-                for value in batch.column(0).to_pylist():
-                    out.write(_picture(value) or b"")
-                    ends.append(out.tell())
-        np.save(folder / "ends.npy", np.array(ends, np.int64))
-    except (pyarrow.ArrowException, OSError) as error:
-        raise ValueError(
-            f"column {column!r} of {file} cannot be copied into the cache: {error}"
-        ) from None
+    with open(folder / "pictures", "wb") as out:
+        for (value,) in _rows(file, [column]):
+            out.write(_picture(value) or b"")
+            ends.append(out.tell())
+    np.save(folder / "ends.npy", np.array(ends, np.int64))

@@ -8,7 +8,6 @@ removed is made again, with the same content.
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import shutil
@@ -21,10 +20,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from gradspace.data.cache import cache_folder, made_once
-from gradspace.data.shards.index import CAPTIONS, LostShard, ShardIndex, load_index, save_index
+from gradspace.data.cache import cache_folder, locked_in_cache, made_once
+from gradspace.data.shards.index import CAPTIONS, ShardIndex, load_index, save_index
 from gradspace.data.shards.reading import captions_in
-from gradspace.files import locked
 
 JSON = CAPTIONS.index("json")
 INDEX = "index.npz"
@@ -81,8 +79,7 @@ class CopiedShard:
 
     def index(self) -> ShardIndex:
         """Load the index of the copy, which is made if there is none."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with locked(self._place):  # all processes of a run on a machine want the same copies
+        with locked_in_cache(self._place):  # processes of a run on a machine want the same copies
             with suppress(OSError, ValueError, KeyError, EOFError):
                 return self._load()
             shutil.rmtree(self._place, ignore_errors=True)
@@ -108,15 +105,7 @@ class CopiedShard:
         return found
 
     def _copy(self, folder: Path) -> None:
-        try:
-            save_index(folder / INDEX, self._copied(folder / self.name))
-        except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES):
-                raise
-            raise LostShard(
-                f"the shard {self.name} cannot be copied into {self.folder}: {error.strerror}; "
-                "make room, or set GRADSPACE_CACHE to another folder"
-            ) from None
+        save_index(folder / INDEX, self._copied(folder / self.name))
 
     def _copied(self, path: Path) -> ShardIndex:
         """Write all pictures and captions into one file."""

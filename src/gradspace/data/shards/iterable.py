@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gradspace.data.cache import made_once
+from gradspace.data.cache import locked_in_cache, made_once
 from gradspace.data.shards.copied import NO_PICTURE, Row, folder_of
 from gradspace.data.shards.index import LostShard
-from gradspace.files import locked
 
 AT_ONCE = 64
 """Number of rows read in one go."""
@@ -137,7 +136,6 @@ def table_on_disk(table: Any, columns: Columns, roots: Sequence[str], data: str)
             writer.close()
 
     place = folder_of(f"{data} {' '.join(columns.names)}", "tables") / str(table.split)
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with locked(place):
+    with locked_in_cache(place):
         made_once(place, make)
     return datasets.Dataset.from_file(str(place / "rows.arrow"))

@@ -67,12 +67,14 @@ class TarShard:
 
 def tar_shards(paths: Sequence[Path]) -> Shards:
     """Make a store of the samples of tars, whose sizes are noted."""
-    return Shards([TarShard(path, file_size(path)) for path in paths])
+    return Shards([TarShard(path, file_state(path)[0]) for path in paths])
 
 
-def file_size(path: Path) -> int:
+def file_state(path: Path) -> tuple[int, int]:
+    """Return the size of a file, and when it was modified."""
     try:
-        return path.stat().st_size
+        status = path.stat()
+        return status.st_size, status.st_mtime_ns
     except OSError as error:
         raise LostShard(f"the shard {path} cannot be read: {error.strerror}") from None
 
