@@ -112,7 +112,6 @@ def test_a_shard_that_disappears_while_it_trains(
                 shard.rename(gone / shard.name)
 
     monkeypatch.setattr("gradspace.training.start.Monitor", Loses)
-    monkeypatch.setattr("gradspace.data.shards.reading.MOST_OPEN", 1)  # what is open stays readable
     sentence = r"train-.\.tar cannot be read: No such file .*; put it back and resume .*--resume"
     with pytest.raises(ValueError, match=sentence):
         train(recipe, out=tmp_path / "run")

@@ -10,7 +10,13 @@ from typing import Any, Protocol, TypeVar
 from PIL import Image
 
 from gradspace.data.shards.index import LostShard, ShardIndex, shard_index
-from gradspace.data.shards.reading import ShardFiles, decode_picture, read_captions, read_picture
+from gradspace.data.shards.reading import (
+    MOST_OPEN,
+    ShardFiles,
+    decode_picture,
+    read_captions,
+    read_picture,
+)
 
 T = TypeVar("T")
 
@@ -89,9 +95,9 @@ class Shards:
     Safe to use from threads and forked workers.
     """
 
-    def __init__(self, sources: Sequence[ShardSource]) -> None:
+    def __init__(self, sources: Sequence[ShardSource], most_open: int = MOST_OPEN) -> None:
         self.sources = tuple(sources)
-        self.files = ShardFiles()
+        self.files = ShardFiles(most_open)
         self.contents: dict[int, str] = {}
         """Hash of the content of every shard read so far."""
         self._known: dict[int, ShardIndex] = {}

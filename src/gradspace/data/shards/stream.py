@@ -57,7 +57,8 @@ class Streaming:
         if not sources:
             raise ValueError(f"{path} has no shards for training, so there is nothing to stream")
         return ShardStream(
-            Shards(sources),
+            # A copy that was removed takes up room for as long as it is open.
+            Shards(sources, most_open=2 * self.shards_at_once),
             self.epoch_samples,
             self.buffer,
             self.shards_at_once,
