@@ -11,6 +11,7 @@ import typer
 from gradspace.cli.options import AsJson, Device
 from gradspace.cli.shared import console, progress_bar
 from gradspace.data.check import check_dataset
+from gradspace.data.dataset import Dataset
 from gradspace.data.open import open_dataset, open_items
 from gradspace.data.regions.convert import convert_regions
 from gradspace.data.scenes import Scenes, contact_sheet
@@ -50,6 +51,16 @@ def _data_options(overrides: list[str] | None) -> dict[str, Any]:
         raise ValueError(f"--set takes data.KEY=VALUE here, got a key of {others[0]!r}")
     options: dict[str, Any] = raw.get("data", {})
     return options
+
+
+def _open(
+    source: str, images: Path | None, skip_broken: bool, overrides: list[str] | None
+) -> Dataset:
+    options = _data_options(overrides)
+    with progress_bar("reading data") as progress:
+        return open_dataset(
+            source, images=images, skip_broken=skip_broken, progress=progress, **options
+        )
 
 
 @app.command()
@@ -136,14 +147,7 @@ def features(
 
     Images are identified by name: delete the folder when a picture has changed.
     """
-    with progress_bar("reading data") as progress:
-        dataset = open_dataset(
-            source,
-            images=images,
-            skip_broken=skip_broken,
-            progress=progress,
-            **_data_options(overrides),
-        )
+    dataset = _open(source, images, skip_broken, overrides)
     with progress_bar("computing features") as progress:
         shape = extract_features(
             dataset,

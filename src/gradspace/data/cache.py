@@ -9,7 +9,9 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from hashlib import blake2b
 from pathlib import Path
+from typing import Any
 
 from gradspace.files import locked
 
@@ -34,6 +36,12 @@ class NoRoom(ValueError):  # noqa: N818
 def cache_folder() -> Path:
     """Return `$GRADSPACE_CACHE`, or `~/.cache/gradspace`."""
     return Path(os.environ.get("GRADSPACE_CACHE") or Path.home() / ".cache" / "gradspace")
+
+
+def place_of(what: str, *facts: Any) -> Path:
+    """Return the place in the cache of what is made from these facts, such as a path and a size."""
+    digest = blake2b(" ".join(map(str, facts)).encode(), digest_size=16).hexdigest()
+    return cache_folder() / what / digest
 
 
 @contextmanager

@@ -14,10 +14,16 @@ from typing import Any
 
 from gradspace.data.dataset import Dataset
 from gradspace.data.readers.registry import reader
-from gradspace.data.rows import CAPTION_COLUMNS, IMAGE_COLUMNS, find_column, split_of_rows
-from gradspace.data.shards.copied import CopiedShard, folder_of
+from gradspace.data.rows import (
+    CAPTION_COLUMNS,
+    IMAGE_COLUMNS,
+    check_asked,
+    find_column,
+    split_of_rows,
+)
 from gradspace.data.shards.iterable import (
     Columns,
+    IterableShard,
     first_line,
     iterable_shards,
     stored_picture,
@@ -59,23 +65,17 @@ def open_huggingface(
     streaming: Streaming = STREAMING,
 ) -> Dataset:
     """Hugging Face datasets with a column of pictures and a column of captions."""
-    if images is not None:
-        raise ValueError(f"{path} has its own images: leave images out")
-    if id_column and by_content:
-        raise ValueError(
-            "data.id_column and data.by_content both say which rows are one image: give one"
-        )
+    check_asked(path, images, id_column, by_content)
     found, data = _load(path, config, streaming.stream)
     chosen = _chosen(found, {"train": train, "dev": dev, "test": test}, path)
     roots = _roots(path)
     streamed = None
     if streaming.stream:
-        table = chosen.pop("train", None)
-        columns = _columns(table, image, caption, id_column) if table else Columns("", "")
-        shards = iterable_shards(_undecoded(table, columns), columns, roots, data) if table else []
-        folder = folder_of(data)
-        copies = [CopiedShard(s, folder, streaming.most_copies, by_content) for s in shards]
-        streamed = streaming.start(copies, path, by_content or bool(id_column))
+        shards: list[IterableShard] = []
+        if table := chosen.pop("train", None):
+            columns = _columns(table, image, caption, id_column)
+            shards = iterable_shards(_undecoded(table, columns), columns, roots, data)
+        streamed = streaming.start_copied(shards, path, data, by_content)
     splits = {}
     for split, table in chosen.items():
         columns = _columns(table, image, caption, id_column)

@@ -9,24 +9,24 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from gradspace.data.cache import cache_folder, made_once
+from gradspace.data.cache import made_once, place_of
 from gradspace.data.dataset import Dataset, Indices, Split
 from gradspace.data.readers.registry import reader
 from gradspace.data.rows import (
     CAPTION_COLUMNS,
     IMAGE_COLUMNS,
+    check_asked,
     divide,
     find_column,
     picture_columns,
     split_of_rows,
 )
-from gradspace.data.shards.copied import NO_PICTURE, CopiedShard, Row, folder_of
+from gradspace.data.shards.copied import NO_PICTURE, StoredRow
 from gradspace.data.shards.index import LostShard
 from gradspace.data.shards.patterns import is_pattern, name_of, shards_by_split
 from gradspace.data.shards.reading import ShardFiles
@@ -69,20 +69,13 @@ def open_parquet(
     streaming: Streaming = STREAMING,
 ) -> Dataset:
     """Parquet files that contain pictures, with captions beside them."""
-    if images is not None:
-        raise ValueError(f"{path} has its own images: leave images out")
-    if id_column and by_content:
-        raise ValueError(
-            "data.id_column and data.by_content both say which rows are one image: give one"
-        )
+    check_asked(path, images, id_column, by_content)
     found = shards_by_split(path, {"dev": dev, "test": test}, ".parquet")
     streamed = None
     if streaming.stream:
         train = found.pop("train", []) or found.pop("", [])
         shards = parquet_shards(train, image, caption, id_column)
-        folder = folder_of(str(path.absolute()))
-        copies = [CopiedShard(s, folder, streaming.most_copies, by_content) for s in shards]
-        streamed = streaming.start(copies, path, by_content or bool(id_column))
+        streamed = streaming.start_copied(shards, path, str(path.absolute()), by_content)
     total, done = sum(map(len, found.values())), 0
     splits: dict[str, Split] = {}
     for split, files in found.items():
@@ -151,6 +144,10 @@ class ParquetShard:
         asked = (self.image, self.caption, self.id_column)
         return " ".join(map(str, (self.path.absolute(), self.num_bytes, self.modified, *asked)))
 
+    @property
+    def has_ids(self) -> bool:
+        return bool(self.id_column)
+
     def columns(self) -> list[str]:
         """Find the names of the columns of pictures, of captions and, if asked for, of ids."""
         known = _columns(self.path)
@@ -159,7 +156,7 @@ class ParquetShard:
         ids = [find_column(self.id_column, known, (), "id_column")] if self.id_column else []
         return [image, caption, *ids]
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[StoredRow]:
         if file_state(self.path) != (self.num_bytes, self.modified):
             raise changed(str(self.path))
         try:
@@ -219,10 +216,8 @@ def _picture(value: Any) -> bytes | None:
 
 
 def _copied(file: Path, column: str) -> Copy:
-    status = file.stat()
-    known = f"{file.absolute()} {status.st_size} {status.st_mtime_ns} {column}"
-    digest = blake2b(known.encode(), digest_size=16).hexdigest()
-    folder = made_once(cache_folder() / "parquet" / digest, partial(_copy, file, column))
+    place = place_of("parquet", file.absolute(), *file_state(file), column)
+    folder = made_once(place, partial(_copy, file, column))
     return Copy(folder / "pictures", np.load(folder / "ends.npy", allow_pickle=False))
 
 

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from gradspace.data.cache import cache_folder, locked_in_cache, made_once
+from gradspace.data.cache import locked_in_cache, made_once
 from gradspace.data.shards.index import CAPTIONS, ShardIndex, load_index, save_index
 from gradspace.data.shards.reading import captions_in
 
@@ -29,7 +29,7 @@ INDEX = "index.npz"
 NAME = "{}.jpg"
 """Name of the picture of a row, whatever its format."""
 NO_PICTURE = "there is no picture in its row"
-Row = tuple[bytes | str, Any, Any]
+StoredRow = tuple[bytes | str, Any, Any]
 """A picture, or the reason why there is none; its captions in any form that `captions_in` reads;
 the id of its image, or None."""
 
@@ -49,7 +49,11 @@ class RowShard(Protocol):
     def identity(self) -> str:
         """Text that is different for every shard, and when a shard changes."""
 
-    def rows(self) -> Iterator[Row]:
+    @property
+    def has_ids(self) -> bool:
+        """Whether a column tells the image of each row."""
+
+    def rows(self) -> Iterator[StoredRow]:
         """Read all rows; a LostShard if that is not possible, or if the shard has changed."""
 
 
@@ -72,6 +76,10 @@ class CopiedShard:
     @property
     def num_bytes(self) -> int:
         return self.rows.num_bytes
+
+    @property
+    def shares_images(self) -> bool:
+        return self.by_content or self.rows.has_ids
 
     @property
     def identity(self) -> str:
@@ -145,11 +153,6 @@ class CopiedShard:
                 place.rename(removed)
             shutil.rmtree(removed, ignore_errors=True)
             place.with_name(f".{place.name}.lock").unlink(missing_ok=True)
-
-
-def folder_of(data: str, what: str = "copies") -> Path:
-    """Return the folder in the cache for copies of some data."""
-    return cache_folder() / what / blake2b(data.encode(), digest_size=16).hexdigest()
 
 
 def _number(identity: bytes) -> int:

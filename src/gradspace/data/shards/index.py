@@ -21,7 +21,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gradspace.data.cache import cache_folder
+from gradspace.data.cache import place_of
 from gradspace.data.dataset import Problem
 from gradspace.data.image_files import leads_outside
 from gradspace.files import write_atomically
@@ -79,10 +79,8 @@ def shard_index(path: Path) -> ShardIndex:
         status = path.stat()
     except OSError as error:
         raise LostShard(f"the shard {path} cannot be read: {error.strerror}") from None
-    known = f"{LAYOUT} {path.absolute()} {status.st_size} {status.st_mtime_ns}"
-    cached = (
-        cache_folder() / "shards" / f"{blake2b(known.encode(), digest_size=16).hexdigest()}.npz"
-    )
+    facts = (LAYOUT, path.absolute(), status.st_size, status.st_mtime_ns)
+    cached = place_of("shards", *facts).with_suffix(".npz")
     with suppress(OSError, ValueError, KeyError, EOFError):
         return load_index(cached, path, status.st_size)
     index = _make(path)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gradspace.data.cache import locked_in_cache, made_once
-from gradspace.data.shards.copied import NO_PICTURE, Row, folder_of
+from gradspace.data.cache import locked_in_cache, made_once, place_of
+from gradspace.data.shards.copied import NO_PICTURE, StoredRow
 from gradspace.data.shards.index import LostShard
 
 AT_ONCE = 64
@@ -50,7 +50,11 @@ class IterableShard:
     def identity(self) -> str:
         return f"{self.data} {self.name} {' '.join(self.columns.names)}"
 
-    def rows(self) -> Iterator[Row]:
+    @property
+    def has_ids(self) -> bool:
+        return bool(self.columns.ids)
+
+    def rows(self) -> Iterator[StoredRow]:
         try:
             # Plain iteration would divide the shard once more among the workers of a DataLoader.
             for some in self.table.shard(self.table.num_shards, self.number).iter(AT_ONCE):
@@ -135,7 +139,7 @@ def table_on_disk(table: Any, columns: Columns, roots: Sequence[str], data: str)
                 raise ValueError(f"the split {table.split} has no rows")
             writer.close()
 
-    place = folder_of(f"{data} {' '.join(columns.names)}", "tables") / str(table.split)
+    place = place_of("tables", data, *columns.names) / str(table.split)
     with locked_in_cache(place):
         made_once(place, make)
     return datasets.Dataset.from_file(str(place / "rows.arrow"))

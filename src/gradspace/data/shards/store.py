@@ -39,6 +39,10 @@ class ShardSource(Protocol):
     def identity(self) -> str:
         """Text that no other shard has, such as its path."""
 
+    @property
+    def shares_images(self) -> bool:
+        """Whether several of its samples may be one image, each with captions of its own."""
+
     def index(self) -> ShardIndex:
         """Find its samples in a file that can be read in place; a LostShard if it has changed."""
 
@@ -60,6 +64,10 @@ class TarShard:
     @property
     def identity(self) -> str:
         return str(self.path.absolute())
+
+    @property
+    def shares_images(self) -> bool:
+        return False
 
     def index(self) -> ShardIndex:
         found = shard_index(self.path)

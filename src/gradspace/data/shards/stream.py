@@ -18,11 +18,13 @@ from PIL import Image
 from pydantic import Field, PositiveInt
 
 from gradspace.data.batches import Batch
+from gradspace.data.cache import place_of
 from gradspace.data.captions import Encode
 from gradspace.data.dataset import Indices
 from gradspace.data.inputs import PictureReading, Reading
 from gradspace.data.loader import Loader
 from gradspace.data.order import CaptionsPerImage, check_share
+from gradspace.data.shards.copied import CopiedShard, RowShard
 from gradspace.data.shards.order import Bookmark, StreamOrder
 from gradspace.data.shards.reading import UnusableSample
 from gradspace.data.shards.store import Shards, ShardSource
@@ -43,14 +45,7 @@ class Streaming:
     shards_at_once: AtOnce = 8
     vocabulary_samples: PositiveInt = 500_000
 
-    @property
-    def most_copies(self) -> int:
-        """Number of shards that are copied at a time: those in use, the last and the next ones."""
-        return 3 * self.shards_at_once
-
-    def start(
-        self, sources: Sequence[ShardSource], path: Path, several_rows: bool = False
-    ) -> ShardStream:
+    def start(self, sources: Sequence[ShardSource], path: Path) -> ShardStream:
         """Make the stream of the shards of a dataset at `path`."""
         if self.epoch_samples is None:
             raise ValueError("data.stream needs data.epoch_samples, the samples per epoch")
@@ -63,8 +58,16 @@ class Streaming:
             self.buffer,
             self.shards_at_once,
             self.vocabulary_samples,
-            several_rows,
         )
+
+    def start_copied(
+        self, shards: Sequence[RowShard], path: Path, data: str, by_content: bool
+    ) -> ShardStream:
+        """Make a stream of shards that are copied first; `data` says which data they are."""
+        folder = place_of("copies", data)
+        most = 3 * self.shards_at_once  # in use, the last ones and the next ones
+        copies = [CopiedShard(shard, folder, most, by_content) for shard in shards]
+        return self.start(copies, path)
 
 
 STREAMING = Streaming()
@@ -81,8 +84,6 @@ class ShardStream:
     shards_at_once: int
     vocabulary_samples: int
     """Number of samples whose captions make the vocabulary of a model that reads words."""
-    several_rows: bool = False
-    """Whether several samples may be one image, each with captions of its own."""
     marks: list[Bookmark] = field(default_factory=lambda: [Bookmark()])
     """Starts of the groups that were read in this process, in order."""
 
@@ -206,7 +207,7 @@ def stream_batches(
             f"batch_size is {batch_size}, and data.epoch_samples {stream.epoch_samples}: an epoch "
             "needs at least one batch"
         )
-    if stream.several_rows and captions_per_image != 1:
+    if captions_per_image != 1 and any(s.shares_images for s in stream.shards.sources):
         raise ValueError(
             f"training.captions_per_image is {captions_per_image}: a stream of which several rows "
             "are one image needs 1, as rows of a batch already have different captions of it"
