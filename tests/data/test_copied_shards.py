@@ -135,9 +135,13 @@ def test_few_copies_exist_and_a_removed_one_is_made_again(tmp_path: Path) -> Non
 def test_a_damaged_copy_is_made_again(tmp_path: Path) -> None:
     folder = write_parquet(tmp_path / "mine")
     expected = read(opened(folder))
-    for number, copy in enumerate((tmp_path / "cache" / "copies").glob("*/*/*")):
+    copies = tmp_path / "cache" / "copies"
+    for number, copy in enumerate(copies.glob("*/*/*")):
         copy.write_bytes(copy.read_bytes()[: 10 * (number % 2)])
+    begun = next(copies.glob("*/[!.]*"))
+    begun.with_name(f".{begun.name}.killed").mkdir()
     assert_equal(read(opened(folder)), expected)
+    assert not [*copies.glob("*/*.killed")]
 
 
 def test_rows_that_cannot_be_used_are_named(tmp_path: Path) -> None:
@@ -146,6 +150,7 @@ def test_rows_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     values["image"][1] = {"bytes": None, "path": None}
     values["image"][2] = {"bytes": None, "path": str(tmp_path / "secret.jpg")}
     values["image"][3] = {"bytes": b"no picture", "path": None}
+    values["image"][6] = {"bytes": None, "path": f"file://{tmp_path}/secret.jpg::{tmp_path}/mine/x"}
     values["caption"][4] = " "
     values["caption"][5] = None
     datasets.Dataset.from_dict(values).save_to_disk(tmp_path / "mine")
@@ -153,6 +158,7 @@ def test_rows_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     assert [*dict.fromkeys(named)] == [
         "caption without image: train-00000-of-00001/1.jpg, there is no picture in its row",
         f"caption without image: train-00000-of-00001/2.jpg, its file leads out of {tmp_path}/mine",
+        f"caption without image: train-00000-of-00001/6.jpg, its file leads out of {tmp_path}/mine",
         "image without caption: train-00000-of-00001/5.jpg",
         "train-00000-of-00001/3.jpg: its picture is not in a known format",
         "train-00000-of-00001/4.jpg: its .json has no caption",
@@ -173,6 +179,14 @@ def test_rows_of_one_image_have_one_id(options: dict[str, Any], tmp_path: Path) 
     with pytest.raises(ValueError, match=r"captions_per_image is 2: .* several rows .* needs 1"):
         read(stream, captions_per_image=2)
     assert len({*torch.cat([b.image_ids for b in read(opened(tmp_path / "mine"))]).tolist()}) == 24
+
+
+def test_rows_without_an_id_are_images_of_their_own(tmp_path: Path) -> None:
+    values = {**rows(range(TOTAL)), "cocoid": [None, *range(TOTAL - 2), None]}
+    (tmp_path / "mine").mkdir()
+    pyarrow.parquet.write_table(pyarrow.table(values), tmp_path / "mine/train.parquet")
+    batches = read(opened(tmp_path / "mine", id_column="cocoid"))
+    assert len({*torch.cat([batch.image_ids for batch in batches]).tolist()}) == TOTAL
 
 
 def test_dev_of_a_streamed_dataset_is_ordinary(tmp_path: Path) -> None:

@@ -90,7 +90,9 @@ class CopiedShard:
         with locked_in_cache(self._place):  # processes of a run on a machine want the same copies
             with suppress(OSError, ValueError, KeyError, EOFError):
                 return self._load()
-            shutil.rmtree(self._place, ignore_errors=True)
+            for left in (self._place, *self.folder.glob(f".{self._place.name}.*")):
+                if left.is_dir():  # damaged, or begun by a process that was killed
+                    shutil.rmtree(left, ignore_errors=True)
             made_once(self._place, self._copy)
             self._remove_oldest()
             return self._load()
@@ -132,14 +134,19 @@ class CopiedShard:
                 start = file.tell()
                 places.append((start, len(picture), start + len(picture), len(text), JSON))
                 names.append(name)
-                if self.by_content or key is not None:
-                    ids.append(_number(picture if self.by_content else str(key).encode()))
+                ids.append(self._image_id(number, picture, key))
                 file.write(picture)
                 file.write(text)
             num_bytes = file.tell()
         table = np.array(places, np.int64).reshape(len(places), 5)
-        known = np.array(ids, np.int64) if ids else None
+        known = np.array(ids, np.int64) if self.shares_images else None
         return ShardIndex(path, num_bytes, tuple(names), table, tuple(faults), known)
+
+    def _image_id(self, number: int, picture: bytes, key: Any) -> int:
+        """Return the number by which batches know the image of a row, of 63 bits."""
+        alone = f"{self.identity} {number}"
+        identity = picture if self.by_content else str(alone if key is None else key).encode()
+        return int.from_bytes(blake2b(identity, digest_size=8).digest()) >> 1
 
     def _remove_oldest(self) -> None:
         """Remove the copies that were not used for longest; another process may do so, too."""
@@ -153,8 +160,3 @@ class CopiedShard:
                 place.rename(removed)
             shutil.rmtree(removed, ignore_errors=True)
             place.with_name(f".{place.name}.lock").unlink(missing_ok=True)
-
-
-def _number(identity: bytes) -> int:
-    """Return the number by which batches know an image, of 63 bits."""
-    return int.from_bytes(blake2b(identity, digest_size=8).digest()) >> 1

@@ -13,6 +13,7 @@ from gradspace.data.shards.index import LostShard
 
 AT_ONCE = 64
 """Number of rows read in one go."""
+ARCHIVES = ("zip://", "tar://")
 ROWS_PER_SHARD = 1000
 """Number of rows of a table on disk that become one shard."""
 
@@ -100,12 +101,13 @@ def stored_picture(value: Any, roots: Sequence[str]) -> bytes:
     path = value.get("path") if isinstance(value, dict) else None
     if not path:
         raise ValueError(NO_PICTURE)
-    place = path.rpartition("::")[2]  # of an archive, if the path is zip://inside::archive
+    *inside, place = path.split("::")  # zip://inside::archive
     local = "://" not in place
     place = str(Path(place).resolve()) if local else place
-    if not any(place.startswith((f"{root}/", *_revisions(root))) for root in roots):
+    allowed = any(place.startswith((f"{root}/", *_revisions(root))) for root in roots)
+    if not allowed or not all(part.startswith(ARCHIVES) for part in inside):
         raise ValueError(f"its file leads out of {roots[0]}")
-    if local and place == path:
+    if local and not inside:
         return Path(path).read_bytes()
     import fsspec  # type: ignore[import-untyped]
 
