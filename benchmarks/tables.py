@@ -64,12 +64,12 @@ def gibibytes(m: Measurement) -> str:
 
 
 def time_ratio(a: Measurement | None, b: Measurement) -> str:
-    return _ratio(a.seconds if a else None, b.seconds)
+    return ratio(a.seconds if a else None, b.seconds)
 
 
 def memory_ratio(a: Measurement | None, b: Measurement) -> str:
-    return _ratio(a.megabytes if a else None, b.megabytes)
+    return ratio(a.megabytes if a else None, b.megabytes)
 
 
-def _ratio(a: float | None, b: float | None) -> str:
+def ratio(a: float | None, b: float | None) -> str:
     return three_digits(a / b) if a is not None and b else "-"

@@ -79,7 +79,10 @@ def locked(path: Path) -> Iterator[None]:
     """Let one process at a time make the file at `path`, while the others wait."""
     with open(path.with_name(f".{path.name}.lock"), "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)  # released when the process ends, in whatever way
-        yield
+        try:
+            yield
+        finally:  # closing is not enough: a process forked meanwhile would go on holding it
+            fcntl.flock(file, fcntl.LOCK_UN)
 
 
 @contextmanager

@@ -64,7 +64,7 @@ def group() -> Iterator[None]:
     """Connect the launched processes, which then finish together or fail together.
 
     The first process that fails raises its error. The others lose the connection, or fail with the
-    same error, and exit silently.
+    same error: one on every other machine says so, and the rest exit silently.
     """
     if num_launched() == 1:
         yield
@@ -78,9 +78,10 @@ def group() -> Iterator[None]:
         yield
         any_of(False)  # wait for the slowest: torchrun ends all once one exits with a code
     except BaseException as error:
-        if isinstance(error, Exception) and not _fails_first(store):
+        lost = isinstance(error, dist.DistError) or "gloo/transport" in str(error)
+        if isinstance(error, Exception) and not _speaks(store, lost):
             sys.exit(1)
-        if isinstance(error, dist.DistError) or "gloo/transport" in str(error):
+        if lost:
             raise RuntimeError(
                 "another process of the run was lost or cannot be reached; look at its output"
             ) from error
@@ -88,14 +89,15 @@ def group() -> Iterator[None]:
     dist.destroy_process_group()
 
 
-def _fails_first(store: Any) -> bool:
-    """Whether no other process has failed before this one.
+def _speaks(store: Any, lost: bool) -> bool:
+    """Whether this process reports its error: the first one that fails on each machine does.
 
-    The first machine, which knows, may be what was lost: then one process of each other machine
-    says so.
+    An error of its own is reported only once, as other machines may have it too. If the first
+    machine, which knows what was reported, is gone, the first process of each machine speaks.
     """
     try:
-        return int(store.add("gradspace/failed", 1)) == 1
+        first_here = int(store.add(f"gradspace/failed/{os.environ.get('GROUP_RANK')}", 1)) == 1
+        return first_here and (lost or int(store.add("gradspace/failed", 1)) == 1)
     except dist.DistError:
         return local_rank() == 0
 

@@ -5,8 +5,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow
+import pyarrow.parquet
 import pytest
+from commands import here, refused
 from data.examples import small_split, write_images, write_table
+from data.test_copied_shards import rows
 
 from gradspace.data import Dataset, check_dataset, open_dataset
 from gradspace.data.batches import image_batches
@@ -104,3 +108,20 @@ def test_what_was_left_out_is_still_listed(tmp_path: Path) -> None:
     dataset = open_dataset(damage(write_table(tmp_path)), skip_broken=True)
     assert check_dataset(dataset).problems == dataset.problems
     assert len(dataset.problems) == 9
+
+
+def test_options_of_the_dataset(tmp_path: Path) -> None:
+    values = rows(range(20))
+    columns = {"photo": values["image"], "words": values["caption"]}
+    file = tmp_path / "mine.parquet"
+    pyarrow.parquet.write_table(pyarrow.table(columns), file)
+    named = ("--set", "data.image=photo", "--set", "data.caption=words")
+    assert "name it with data.image" in refused("data", "check", file)
+    done = here("data", "check", file, *named, "--set", "data.dev_share=0.5")
+    assert done.returncode == 0
+    assert "dev: 10 images, 10 captions" in done.stdout
+    stream = ("--set", "data.stream=true", "--set", "data.epoch_samples=8")
+    assert "leave data.stream out" in refused("data", "check", file, *named, *stream)
+    assert "data.KEY=VALUE here, got a key of 'model'" in refused(
+        "data", "check", file, "--set", "model.name=scan"
+    )

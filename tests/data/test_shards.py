@@ -20,7 +20,7 @@ from gradspace.data.open import open_dataset
 from gradspace.data.shards.index import LostShard, shard_index
 from gradspace.data.shards.patterns import expand_braces, find_shards
 from gradspace.data.shards.reading import UnusableSample, decode_picture, parse_captions
-from gradspace.data.shards.store import Shards
+from gradspace.data.shards.store import Shards, tar_shards
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # it closes no file
@@ -181,8 +181,8 @@ def test_a_truncated_shard_keeps_what_is_whole(lost: int, left: int, tmp_path: P
     assert len(index) == left
     assert str(next(iter(index.problems()))).startswith("damaged shard: train-0.tar")
     for number in range(left):
-        Shards([path]).picture(0, number)
-        assert Shards([path]).captions(0, number) == [f"caption 0 of picture {number}"]
+        tar_shards([path]).picture(0, number)
+        assert tar_shards([path]).captions(0, number) == [f"caption 0 of picture {number}"]
 
 
 def test_a_damaged_header_ends_a_shard(tmp_path: Path) -> None:
@@ -219,7 +219,7 @@ def test_an_index_is_made_once_and_again_when_the_shard_is_another(tmp_path: Pat
 
 def test_a_shard_that_goes_or_changes_is_one_sentence(tmp_path: Path) -> None:
     folder = write_shards(tmp_path, {"a.tar": 2, "b.tar": 3})
-    shards = Shards(find_shards(folder))
+    shards = tar_shards(find_shards(folder))
     assert shards.captions(0, 1) == ["caption 0 of picture 1"]
     write_shards(folder, {"a.tar": 30})
     (folder / "b.tar").unlink()

@@ -40,7 +40,7 @@ def encode(captions: Sequence[str]) -> tuple[Tensor, Tensor]:
     return torch.tensor(numbers), torch.full((len(captions),), 2)
 
 
-def open_stream(folder: Path, **options: Any) -> ShardStream:
+def open_stream(folder: Path | str, **options: Any) -> ShardStream:
     given = {"epoch_samples": 40, "buffer": 8, "shards_at_once": 2, **options}
     stream = open_dataset(folder, stream=True, **given).stream
     assert stream is not None

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,11 +20,12 @@ from indexes.servers import postgres_url  # noqa: F401
 from models.tiny_dual import clip
 from small_runs import train_small
 
-from gradspace.indexes import claims, fill
+from gradspace import files
+from gradspace.indexes import claims, fill, shards
 from gradspace.indexes.claims import claimed
 from gradspace.indexes.fill import Filled, embed_shards
 from gradspace.indexes.make import index
-from gradspace.indexes.shards import open_shard, read_plan
+from gradspace.indexes.shards import ShardPlan, open_shard, read_plan
 from gradspace.runs import represent
 from gradspace.scores.represented import load_embeddings
 
@@ -223,6 +225,36 @@ def test_databases(
 
 
 @pytest.mark.usefixtures("small_batches")
+@pytest.mark.parametrize("same", [True, False])
+def test_two_processes_begin_at_the_same_moment(
+    same: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = ShardPlan(
+        model="clip",
+        digest="d",
+        width=4,
+        collection={},
+        num_images=2,
+        num_captions=0,
+        items="i",
+        num_shards=2,
+    )
+    check = files.check_out_folder
+
+    def checked_late(folder: Path, *arguments: Any, **options: Any) -> None:
+        """As if another process had written its plan after this one had looked for it."""
+        other = plan if same else plan.model_copy(update={"num_shards": 3})
+        (folder / "plan.json").write_text(other.model_dump_json())
+        check(folder, *arguments, **options)
+
+    monkeypatch.setattr(shards, "check_out_folder", checked_late)
+    if same:
+        shards.begin(tmp_path, plan)
+    else:
+        with pytest.raises(ValueError, match="is divided into 3 shards, got --shards 2"):
+            shards.begin(tmp_path, plan)
+
+
 def test_what_does_not_fit_a_folder(model: Path, photos: Path, tmp_path: Path) -> None:
     out = tmp_path / "embedded"
     with pytest.raises(ValueError, match=r"embedded does not exist: expected embeddings that"):

@@ -15,8 +15,11 @@ from training.test_distributed import StopsAfter
 from training.test_resume import assert_same, start, wait_until_saved
 
 from gradspace import processes
+from gradspace.data.shards import sample as sample_of_stream
 from gradspace.report.compare import compare
+from gradspace.runs.analysis import load_analysis
 from gradspace.runs.data import open_recipe
+from gradspace.runs.finish import evaluate_run
 from gradspace.runs.folder import Run, create_run
 from gradspace.runs.recipe import make_recipe
 from gradspace.runs.system import load_system, prepare_system
@@ -109,7 +112,6 @@ def test_a_shard_that_disappears_while_it_trains(
                 shard.rename(gone / shard.name)
 
     monkeypatch.setattr("gradspace.training.start.Monitor", Loses)
-    monkeypatch.setattr("gradspace.data.shards.reading.MOST_OPEN", 1)  # what is open stays readable
     sentence = r"train-.\.tar cannot be read: No such file .*; put it back and resume .*--resume"
     with pytest.raises(ValueError, match=sentence):
         train(recipe, out=tmp_path / "run")
@@ -155,7 +157,23 @@ def test_several_processes(folder: Path, whole: Run, tmp_path: Path) -> None:
     assert names[0] == names[1]
 
 
-def test_a_comparison_is_refused_before_it_trains(folder: Path, tmp_path: Path) -> None:
+def test_a_run_is_analysed_over_a_sample_of_the_stream(
+    folder: Path, whole: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sample_of_stream, "NUM_SAMPLES", 40)
+    dataset = open_recipe(whole.recipe().data)
+    train = sample_of_stream.sampled(dataset).split("train")
+    assert 40 - 2 <= len(train.image_names) == len(set(train.image_names)) <= 40
+    assert {name.partition("/")[0] for name in train.image_names} > {"train-0.tar"}
+    evaluate_run(whole, dataset, torch.device("cpu"), "dev")
+    analysis = load_analysis(whole.analysis)
+    assert analysis.num_batches == len(train.captions) // 4
+    assert sum(analysis.positives) >= 2 * 4 * analysis.num_batches
+
+
+def test_a_comparison_with_second_rounds_is_refused_before_it_trains(
+    folder: Path, tmp_path: Path
+) -> None:
     recipe = tmp_path / "streams.toml"
     recipe.write_text(
         f"""
@@ -166,10 +184,13 @@ def test_a_comparison_is_refused_before_it_trains(folder: Path, tmp_path: Path) 
         reads = "images"
         model = {{ name = "vse++", backbone = "{folder / "resnet"}" }}
         [objectives.triplet]
+        [objectives.offline-triplet]
+        after = "triplet"
         """
     )
-    with pytest.raises(ValueError, match=r"a stream does not have as a whole; leave data\.stream"):
+    with pytest.raises(ValueError, match=r"mining compares all .* leave data\.stream out, or ch"):
         compare(recipe, out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_features_and_mined_negatives_are_refused(folder: Path, tmp_path: Path) -> None:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from gradspace.cli.options import AsJson, Device
 from gradspace.cli.shared import console, progress_bar
 from gradspace.data.check import check_dataset
+from gradspace.data.dataset import Dataset
 from gradspace.data.open import open_dataset, open_items
 from gradspace.data.regions.convert import convert_regions
 from gradspace.data.scenes import Scenes, contact_sheet
 from gradspace.files import write_atomically
 from gradspace.models.features import extract_features
 from gradspace.processes import choose_device
+from gradspace.runs.toml_files import apply_override
 from gradspace.wording import typed
 
 app = typer.Typer(help="Inspect and check datasets, and compute features.")
@@ -30,7 +32,35 @@ Source = Annotated[str, typer.Argument(metavar="SOURCE", help='A path to caption
 ImagePath = Annotated[
     Path | None, typer.Option(help="Image folder or zip, if it is not beside the captions.")
 ]
+DataOptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="data.KEY=VALUE",
+        help="Set an option of the dataset, as in a recipe: data.caption=text.",
+    ),
+]
 SkipBroken = Annotated[bool, typer.Option("--skip-broken", help="Leave out items with problems.")]
+
+
+def _data_options(overrides: list[str] | None) -> dict[str, Any]:
+    raw: dict[str, Any] = {}
+    for override in overrides or ():
+        apply_override(raw, override)
+    if others := sorted(raw.keys() - {"data"}):
+        raise ValueError(f"--set takes data.KEY=VALUE here, got a key of {others[0]!r}")
+    options: dict[str, Any] = raw.get("data", {})
+    return options
+
+
+def _open(
+    source: str, images: Path | None, skip_broken: bool, overrides: list[str] | None
+) -> Dataset:
+    options = _data_options(overrides)
+    with progress_bar("reading data") as progress:
+        return open_dataset(
+            source, images=images, skip_broken=skip_broken, progress=progress, **options
+        )
 
 
 @app.command()
@@ -38,11 +68,18 @@ def check(
     source: Source,
     images: ImagePath = None,
     features: Annotated[Path | None, typer.Option(help="Features to check as well.")] = None,
+    overrides: DataOptions = None,
     as_json: AsJson = False,
 ) -> None:
     """Report the contents and all problems of a dataset; exit with 1 if there are any."""
     with progress_bar("decoding images") as progress:
-        report = check_dataset(source, images=images, features=features, progress=progress)
+        report = check_dataset(
+            source,
+            images=images,
+            features=features,
+            progress=progress,
+            **_data_options(overrides),
+        )
     if as_json:
         print(json.dumps(report.to_dict(), indent=2))
     else:
@@ -102,6 +139,7 @@ def features(
     num_workers: Annotated[
         int, typer.Option(min=0, help="Number of processes that decode images.")
     ] = 2,
+    overrides: DataOptions = None,
     skip_broken: SkipBroken = False,
     device: Device = None,
 ) -> None:
@@ -109,8 +147,7 @@ def features(
 
     Images are identified by name: delete the folder when a picture has changed.
     """
-    with progress_bar("reading data") as progress:
-        dataset = open_dataset(source, images=images, skip_broken=skip_broken, progress=progress)
+    dataset = _open(source, images, skip_broken, overrides)
     with progress_bar("computing features") as progress:
         shape = extract_features(
             dataset,
@@ -151,6 +188,7 @@ def convert(
     float32: Annotated[
         bool, typer.Option("--float32", help="Keep full precision, in twice the space.")
     ] = False,
+    overrides: DataOptions = None,
     skip_broken: SkipBroken = False,
 ) -> None:
     """Convert region features once, to a folder that training reads row by row."""
@@ -158,7 +196,12 @@ def convert(
         out.mkdir(parents=True, exist_ok=True)
     with progress_bar("reading data") as progress:
         dataset = open_items(
-            data, None, out, skip_broken=skip_broken, progress=progress, options={}
+            data,
+            None,
+            out,
+            skip_broken=skip_broken,
+            progress=progress,
+            options=_data_options(overrides),
         )
     shape = convert_regions(
         dataset,

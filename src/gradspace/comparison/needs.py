@@ -51,10 +51,12 @@ def _is_there(path: str) -> bool:
 
 def check_needs(comparison: Comparison, cells: Sequence[Cell], name: str) -> None:
     """Raise a ValueError if files are missing, before anything is trained."""
-    if any(cell.recipe.data.parameters.get("stream") for cell in cells):
+    streamed = [cell for cell in cells if cell.recipe.data.parameters.get("stream")]
+    if any(cell.recipe.offline for cell in streamed):
         raise ValueError(
-            f"{name} has data.stream: a comparison analyses its runs over all of the training "
-            "data, which a stream does not have as a whole; leave data.stream out"
+            f"{name} mines negatives for its second rounds, and has data.stream: mining compares "
+            "all of the training data, which a stream does not have as a whole; leave data.stream "
+            "out, or choose other objectives with --only"
         )
     missing = [n for n in find_needs(comparison, cells) if not n.there and not n.fetched]
     if missing:

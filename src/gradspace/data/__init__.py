@@ -3,7 +3,7 @@
 dataset     datasets and their splits
 open        any dataset by name or path
 readers/    one file per layout: add yours there
-shards/     tar shards: their index, reading in place, streams
+shards/     tar shards and copies of others: their index, reading in place, streams
 regions/    region features in files of other tools, converted once
 rows        pictures in the rows of a table
 shares      splits by shares, where the data names none

@@ -123,6 +123,11 @@ def check_dataset(
         dataset = source
     else:
         dataset = read_dataset(source, images, features, options, progress)
+    if dataset.stream:
+        raise ValueError(
+            "a check decodes all pictures, so leave data.stream out; training on the stream names "
+            "the samples that it cannot use"
+        )
     dataset = without(dataset, structural_problems(dataset))
     num_decoded = sum(len(split.images) for split in dataset.splits.values() if split.images)
     dataset = without(dataset, broken_items(dataset, progress))

@@ -78,6 +78,9 @@ def decode(
         with suppress(Exception):  # cameras may write anything
             ImageOps.exif_transpose(image, in_place=True)
         opaque = "transparency" not in image.info  # Pillow wants palettes with it as RGBA
+        if opaque and image.mode == "RGB":
+            image.load()
+            return image  # which convert would copy
         return (image if opaque else image.convert("RGBA")).convert("RGB")
 
 

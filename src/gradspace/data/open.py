@@ -14,7 +14,7 @@ from gradspace.data.feature_files import read_features, slice_features
 from gradspace.data.image_files import image_endings
 from gradspace.data.problems import broken_items, structural_problems, without
 from gradspace.data.readers import READERS, Reader
-from gradspace.parameters import checked, parameters_of
+from gradspace.parameters import arguments_of, checked, parameters_of
 from gradspace.plugins import load_installed
 from gradspace.progress import Progress
 from gradspace.wording import counted, typed
@@ -109,7 +109,7 @@ def read_dataset(
     reader, places = _find_reader(source, images)
     chosen = checked(reader.name, parameters_of(reader.open), options)
     shown = {"progress": progress} if reader.shows_progress else {}
-    dataset = reader.open(*places, **shown, **chosen)
+    dataset = reader.open(*places, **shown, **arguments_of(reader.open, chosen))
     if dataset.stream is not None:
         if features is not None:
             raise ValueError("a stream reads pictures from its shards: leave features out")

@@ -44,8 +44,8 @@ def structural_problems(dataset: Dataset) -> list[Problem]:
 
 def _image_problems(split: Split, elsewhere: dict[str, str]) -> Iterator[Problem]:
     num_captions = Counter(
-        int(image)
-        for image, caption in zip(split.image_of_caption, split.captions, strict=True)
+        image
+        for image, caption in zip(split.image_of_caption.tolist(), split.captions, strict=True)
         if caption.strip()
     )
     seen: set[str] = set()

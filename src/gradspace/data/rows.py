@@ -82,6 +82,16 @@ def find_column(asked: str, known: Sequence[str], usual: Sequence[str], what: st
     return found
 
 
+def check_asked(path: Path, images: Path | None, id_column: str, by_content: bool) -> None:
+    """Refuse options that contradict each other, or the data."""
+    if images is not None:
+        raise ValueError(f"{path} has its own images: leave images out")
+    if id_column and by_content:
+        raise ValueError(
+            "data.id_column and data.by_content both say which rows are one image: give one"
+        )
+
+
 def split_of_rows(
     split: str,
     rows: PictureRows,

@@ -144,7 +144,7 @@ class Filling:
                 items, vectors, broken = self._embed(number, progress)
                 write_shard(path, self.plan, items, vectors.numpy(), broken)
         except OSError as error:
-            if error.errno != errno.ENOSPC:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
             raise ValueError(
                 f"there is no space left for {self.folder}: the shards in it are complete; make "

@@ -77,10 +77,11 @@ def digest_of(collection: Collection) -> str:
 
 def begin(folder: Path, wanted: ShardPlan) -> None:
     """Write the plan into a new folder, or check that the folder has the same plan."""
+    if not (folder / PLAN).exists():
+        check_out_folder(folder, "embeddings", own=(PLAN,))  # another process may write it just now
     if (folder / PLAN).exists():
         _check_same(folder, read_plan(folder), wanted)
         return
-    check_out_folder(folder, "embeddings")
     with write_atomically(folder / PLAN) as file:
         file.write(wanted.model_dump_json(indent=2) + "\n")
 

@@ -8,6 +8,7 @@ import torch
 
 from gradspace.analysis.cocos import Counting
 from gradspace.data.dataset import Dataset, Split
+from gradspace.data.shards.sample import sampled
 from gradspace.models import Reranker
 from gradspace.models.temperature import current_objective
 from gradspace.runs.analysis import RunAnalysis, analyse_run, load_analysis, save_analysis
@@ -60,8 +61,11 @@ def evaluate_run(
 def analysis_of(
     run: Run, dataset: Dataset, system: System, counting: Counting | None = None
 ) -> RunAnalysis:
-    """Analyse what contributes at the best weights, over the whole training set."""
-    train_split, recipe = dataset.split("train"), run.recipe()
+    """Analyse what contributes at the best weights, over the whole training set.
+
+    A stream is analysed over a sample of it.
+    """
+    train_split, recipe = sampled(dataset).split("train"), run.recipe()
     found = represent_split(system, train_split, store=torch.device("cpu"))
     objective = current_objective(build_objective(recipe), system.model.learned_scale())
     ids = recipe_ids(recipe, train_split)

@@ -14,6 +14,7 @@ from rich.console import Console
 
 from gradspace import processes
 from gradspace.commands import command
+from gradspace.data.cache import NoRoom
 from gradspace.data.dataset import Dataset
 from gradspace.data.resident import keep_features
 from gradspace.data.shards.index import LostShard
@@ -135,10 +136,11 @@ def _train(
         if not run.last.exists():
             raise
         raise KeyboardInterrupt(f"stopped at once, after the last checkpoint; {again}") from None
-    except LostShard as error:
+    except (LostShard, NoRoom) as error:
         if not run.last.exists():
             raise
-        raise ValueError(f"{error}; put it back and {again}") from error
+        then = "put it back and" if isinstance(error, LostShard) else "then"
+        raise ValueError(f"{error}; {then} {again}") from error
     if state.epoch < end:
         raise KeyboardInterrupt(f"stopped after {counted(state.step, 'step')}; {again}")
     if recipe.init is not None and state.best_rsum <= _rsum_at_start(run):

@@ -43,6 +43,6 @@ def check_shards(run: Run, shards: Shards) -> None:
 
 def _noted(shards: Shards) -> list[Noted]:
     return [
-        (path.name, size, shards.contents.get(number))
-        for number, (path, size) in enumerate(zip(shards.paths, shards.sizes, strict=True))
+        (source.name, source.num_bytes, shards.contents.get(number))
+        for number, source in enumerate(shards.sources)
     ]

@@ -6,27 +6,32 @@ the cache, where each can be read separately.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from gradspace.data.cache import cache_folder, made_once
+from gradspace.data.cache import made_once, place_of
 from gradspace.data.dataset import Dataset, Indices, Split
 from gradspace.data.readers.registry import reader
 from gradspace.data.rows import (
     CAPTION_COLUMNS,
     IMAGE_COLUMNS,
+    check_asked,
     divide,
     find_column,
     picture_columns,
     split_of_rows,
 )
+from gradspace.data.shards.copied import NO_PICTURE, StoredRow
+from gradspace.data.shards.index import LostShard
 from gradspace.data.shards.patterns import is_pattern, name_of, shards_by_split
 from gradspace.data.shards.reading import ShardFiles
+from gradspace.data.shards.store import changed, file_state
+from gradspace.data.shards.stream import STREAMING, Streaming
 from gradspace.data.shares import Fraction
 from gradspace.parameters import Flag
 from gradspace.progress import Progress
@@ -61,15 +66,16 @@ def open_parquet(
     test: str = "",
     dev_share: Fraction = 0.1,
     test_share: Fraction = 0.1,
+    streaming: Streaming = STREAMING,
 ) -> Dataset:
     """Parquet files that contain pictures, with captions beside them."""
-    if images is not None:
-        raise ValueError(f"{path} has its own images: leave images out")
-    if id_column and by_content:
-        raise ValueError(
-            "data.id_column and data.by_content both say which rows are one image: give one"
-        )
+    check_asked(path, images, id_column, by_content)
     found = shards_by_split(path, {"dev": dev, "test": test}, ".parquet")
+    streamed = None
+    if streaming.stream:
+        train = found.pop("train", []) or found.pop("", [])
+        shards = parquet_shards(train, image, caption, id_column)
+        streamed = streaming.start_copied(shards, path, str(path.absolute()), by_content)
     total, done = sum(map(len, found.values())), 0
     splits: dict[str, Split] = {}
     for split, files in found.items():
@@ -78,16 +84,19 @@ def open_parquet(
             known = _columns(file)
             column = find_column(image, picture_columns(file), IMAGE_COLUMNS, "image")
             parts.append(_copied(file, column))
-            captions += _values(file, find_column(caption, known, CAPTION_COLUMNS, "caption"))
+            texts = find_column(caption, known, CAPTION_COLUMNS, "caption")
+            captions += [value for (value,) in _rows(file, [texts])]
             if id_column:
-                ids += _values(file, find_column(id_column, known, (), "id_column"))
+                found_ids = find_column(id_column, known, (), "id_column")
+                ids += [value for (value,) in _rows(file, [found_ids])]
             done += 1
             if progress:
                 progress(done, total)
         rows, keys = CopiedRows(tuple(parts)), ids if id_column else None
         made = split_of_rows(split or "image", rows, captions, keys, by_content=by_content)
         splits |= {split: made} if split else divide(made, dev_share, test_share)
-    return Dataset(name_of(path), {split: splits[split] for split in ORDER if split in splits})
+    ordered = {split: splits[split] for split in ORDER if split in splits}
+    return Dataset(name_of(path), ordered, stream=streamed)
 
 
 def _columns(file: Path) -> list[str]:
@@ -99,14 +108,72 @@ def _columns(file: Path) -> list[str]:
         raise ValueError(f"{file} is not a complete Parquet file: {error}") from None
 
 
-def _values(file: Path, column: str) -> list[Any]:
+def _rows(file: Path, columns: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+    """Read some columns row by row; a ValueError if the file is damaged or gone."""
     import pyarrow.parquet
 
     try:
-        values: list[Any] = pyarrow.parquet.read_table(file, columns=[column])[column].to_pylist()
+        with pyarrow.parquet.ParquetFile(file) as opened:
+            for batch in opened.iter_batches(AT_ONCE, columns=list(columns)):
+                yield from zip(*(batch.column(c).to_pylist() for c in columns), strict=True)
     except (pyarrow.ArrowException, OSError) as error:
-        raise ValueError(f"column {column!r} of {file} cannot be read: {error}") from None
-    return values
+        reason = getattr(error, "strerror", None) or " ".join(str(error).split())
+        raise ValueError(f"{file} cannot be read: {reason}") from None
+
+
+# --- a stream -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ParquetShard:
+    """A file whose rows are streamed: a `RowShard`."""
+
+    path: Path
+    num_bytes: int
+    modified: int
+    image: str
+    caption: str
+    id_column: str
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @property
+    def identity(self) -> str:
+        asked = (self.image, self.caption, self.id_column)
+        return " ".join(map(str, (self.path.absolute(), self.num_bytes, self.modified, *asked)))
+
+    @property
+    def has_ids(self) -> bool:
+        return bool(self.id_column)
+
+    def columns(self) -> list[str]:
+        """Find the names of the columns of pictures, of captions and, if asked for, of ids."""
+        known = _columns(self.path)
+        image = find_column(self.image, picture_columns(self.path), IMAGE_COLUMNS, "image")
+        caption = find_column(self.caption, known, CAPTION_COLUMNS, "caption")
+        ids = [find_column(self.id_column, known, (), "id_column")] if self.id_column else []
+        return [image, caption, *ids]
+
+    def rows(self) -> Iterator[StoredRow]:
+        if file_state(self.path) != (self.num_bytes, self.modified):
+            raise changed(str(self.path))
+        try:
+            for value, captions, *ids in _rows(self.path, self.columns()):
+                yield _picture(value) or NO_PICTURE, captions, *(ids or [None])
+        except ValueError as error:
+            raise LostShard(f"the shard {error}") from None
+
+
+def parquet_shards(
+    files: Sequence[Path], image: str, caption: str, id_column: str
+) -> list[ParquetShard]:
+    """Describe files that are read later; the columns of the first one are looked up at once."""
+    shards = [ParquetShard(f, *file_state(f), image, caption, id_column) for f in files]
+    if shards:
+        shards[0].columns()
+    return shards
 
 
 # --- pictures that were copied ------------------------------------------------------------------
@@ -143,28 +210,21 @@ class CopiedRows:
         return self.files.read(copy.pictures, int(copy.ends[-1]), start, end - start)
 
 
+def _picture(value: Any) -> bytes | None:
+    found: bytes | None = value.get("bytes") if isinstance(value, dict) else value
+    return found
+
+
 def _copied(file: Path, column: str) -> Copy:
-    status = file.stat()
-    known = f"{file.absolute()} {status.st_size} {status.st_mtime_ns} {column}"
-    digest = blake2b(known.encode(), digest_size=16).hexdigest()
-    folder = made_once(cache_folder() / "parquet" / digest, partial(_copy, file, column))
+    place = place_of("parquet", file.absolute(), *file_state(file), column)
+    folder = made_once(place, partial(_copy, file, column))
     return Copy(folder / "pictures", np.load(folder / "ends.npy", allow_pickle=False))
 
 
 def _copy(file: Path, column: str, folder: Path) -> None:
-    import pyarrow.parquet
-
     ends = []
-    try:
-        batches = pyarrow.parquet.ParquetFile(file).iter_batches(AT_ONCE, columns=[column])
-        with open(folder / "pictures", "wb") as out:
-            for batch in batches:
-                for value in batch.column(0).to_pylist():
-                    data = value.get("bytes") if isinstance(value, dict) else value
-                    out.write(data or b"")
-                    ends.append(out.tell())
-        np.save(folder / "ends.npy", np.array(ends, np.int64))
-    except (pyarrow.ArrowException, OSError) as error:
-        raise ValueError(
-            f"column {column!r} of {file} cannot be copied into the cache: {error}"
-        ) from None
+    with open(folder / "pictures", "wb") as out:
+        for (value,) in _rows(file, [column]):
+            out.write(_picture(value) or b"")
+            ends.append(out.tell())
+    np.save(folder / "ends.npy", np.array(ends, np.int64))

@@ -11,23 +11,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
-from typing import IO, Annotated
-
-from pydantic import Field, PositiveInt
+from typing import IO
 
 from gradspace.data.dataset import Dataset, Problem, Split, make_split
 from gradspace.data.image_files import StoredImages
 from gradspace.data.readers.registry import reader
 from gradspace.data.shards.patterns import is_pattern, name_of, shards_by_split
 from gradspace.data.shards.reading import UnusableSample
-from gradspace.data.shards.store import Shards
-from gradspace.data.shards.stream import ShardStream
+from gradspace.data.shards.store import Shards, tar_shards
+from gradspace.data.shards.stream import STREAMING, Streaming
 from gradspace.data.shares import Fraction, how_drawn, shares
-from gradspace.parameters import Flag
 from gradspace.progress import Progress
 
-AtOnce = Annotated[int, Field(gt=0, le=32)]
-"""Limited, because their indexes and those of the next ones stay in memory: `store.MOST_KNOWN`."""
 Place = tuple[int, int]
 """A shard, and the number of a sample in it."""
 
@@ -53,26 +48,16 @@ def open_webdataset(
     test: str = "",
     dev_share: Fraction = 0.1,
     test_share: Fraction = 0.1,
-    stream: Flag = False,
-    epoch_samples: PositiveInt | None = None,
-    buffer: PositiveInt = 10_000,
-    shards_at_once: AtOnce = 8,
-    vocabulary_samples: PositiveInt = 500_000,
+    streaming: Streaming = STREAMING,
 ) -> Dataset:
     """WebDataset's tar shards: pictures, each with a .txt or .json of the same name."""
     if images is not None:
         raise ValueError(f"{path} has its own images: leave images out")
     found = shards_by_split(path, {"dev": dev, "test": test})
     streamed = None
-    if stream:
-        if epoch_samples is None:
-            raise ValueError("data.stream needs data.epoch_samples, the samples per epoch")
+    if streaming.stream:
         train = found.pop("train", []) or found.pop("", [])
-        if not train:
-            raise ValueError(f"{path} has no shards for training, so there is nothing to stream")
-        streamed = ShardStream(
-            Shards(train), epoch_samples, buffer, shards_at_once, vocabulary_samples
-        )
+        streamed = streaming.start(tar_shards(train).sources, path)
     splits, problems = _splits(found, dev_share, test_share, progress)
     return Dataset(name_of(path), splits, problems, streamed)
 
@@ -96,7 +81,7 @@ def _splits(
     for split in ("train", "dev", "test", ""):
         if split not in found:
             continue
-        store, captions = _read(Shards(found[split]), split, problems, read_one)
+        store, captions = _read(found[split], split, problems, read_one)
         if split:
             splits[split] = _make_split(split, list(captions), captions, store)
         else:
@@ -114,9 +99,10 @@ def _make_split(
 
 
 def _read(
-    shards: Shards, split: str, problems: list[Problem], read_one: Callable[[], None]
+    paths: Sequence[Path], split: str, problems: list[Problem], read_one: Callable[[], None]
 ) -> tuple[SampleStore, dict[str, list[str]]]:
     """Index the pictures, and collect the captions by name."""
+    shards = tar_shards(paths)
     places: dict[str, Place] = {}
     captions: dict[str, list[str]] = {}
     for shard in range(len(shards)):
@@ -134,7 +120,7 @@ def _read(
                 continue
             places[name], captions[name] = (shard, number), texts
         read_one()
-    return SampleStore(shards.paths[0].parent, shards, places), captions
+    return SampleStore(paths[0].parent, shards, places), captions
 
 
 @dataclass

@@ -10,19 +10,20 @@ from __future__ import annotations
 import binascii
 import json
 from base64 import b64decode
-from collections.abc import Sequence
-from hashlib import blake2b
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from gradspace.data.cache import cache_folder, made_once
+from gradspace.data.cache import made_once, place_of
 from gradspace.data.dataset import Indices
 from gradspace.data.regions.source import Regions, from_bytes
 from gradspace.progress import Progress
 
 LONGEST_ID = 1024
+Tell = Callable[[int], None]
+"""Report of how many bytes of a file were read."""
 
 
 class TsvRegions:
@@ -74,11 +75,9 @@ def _of_json(value: Any, what: str) -> Regions:
     return from_bytes(b64decode(value["features"], validate=True), int(value["num_boxes"]), what)
 
 
-def _known_rows(path: Path, tell: Any) -> tuple[list[str], Indices]:
+def _known_rows(path: Path, tell: Tell) -> tuple[list[str], Indices]:
     """Find ids and offsets of the rows, and cache them, as some files have 100 GB."""
     status = path.stat()
-    known = f"{path.absolute()} {status.st_size} {status.st_mtime_ns}"
-    digest = blake2b(known.encode(), digest_size=16).hexdigest()
 
     def make(folder: Path) -> None:
         lines = path.with_suffix(".lineidx")
@@ -86,12 +85,13 @@ def _known_rows(path: Path, tell: Any) -> tuple[list[str], Indices]:
         (folder / "ids.json").write_text(json.dumps(ids))
         np.save(folder / "starts.npy", np.array(starts, np.int64))
 
-    folder = made_once(cache_folder() / "rows" / digest, make)
+    place = place_of("rows", path.absolute(), status.st_size, status.st_mtime_ns)
+    folder = made_once(place, make)
     ids: list[str] = json.loads((folder / "ids.json").read_text())
     return ids, np.load(folder / "starts.npy", allow_pickle=False)
 
 
-def _by_reading(path: Path, tell: Any) -> tuple[list[str], list[int]]:
+def _by_reading(path: Path, tell: Tell) -> tuple[list[str], list[int]]:
     ids, starts, at = [], [], 0
     with open(path, "rb") as file:
         for line in file:

@@ -21,7 +21,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gradspace.data.cache import cache_folder
+from gradspace.data.cache import place_of
 from gradspace.data.dataset import Problem
 from gradspace.data.image_files import leads_outside
 from gradspace.files import write_atomically
@@ -44,12 +44,14 @@ class ShardIndex:
     path: Path
     num_bytes: int
     names: tuple[str, ...]
-    """Names of the pictures in the tar."""
+    """Names of the pictures in the tar, or numbers of the rows that were copied."""
     places: NDArray[np.int64]
     """[samples, 5]: offset and size of the picture, offset and size of the captions, and the index
     of their extension in CAPTIONS."""
     faults: tuple[tuple[str, str, str], ...]
     """Kind, item ("" for the shard itself) and detail of everything that is not a usable sample."""
+    ids: NDArray[np.int64] | None = None
+    """[samples]: equal where samples are one image; None if each is an image of its own."""
 
     def __len__(self) -> int:
         return len(self.names)
@@ -77,35 +79,37 @@ def shard_index(path: Path) -> ShardIndex:
         status = path.stat()
     except OSError as error:
         raise LostShard(f"the shard {path} cannot be read: {error.strerror}") from None
-    known = f"{LAYOUT} {path.absolute()} {status.st_size} {status.st_mtime_ns}"
-    cached = (
-        cache_folder() / "shards" / f"{blake2b(known.encode(), digest_size=16).hexdigest()}.npz"
-    )
+    facts = (LAYOUT, path.absolute(), status.st_size, status.st_mtime_ns)
+    cached = place_of("shards", *facts).with_suffix(".npz")
     with suppress(OSError, ValueError, KeyError, EOFError):
-        return _load(cached, path, status.st_size)
+        return load_index(cached, path, status.st_size)
     index = _make(path)
     with suppress(OSError):  # the cache is optional
-        _save(cached, index)
+        save_index(cached, index)
     return index
 
 
-def _load(cached: Path, path: Path, num_bytes: int) -> ShardIndex:
-    with np.load(cached, allow_pickle=False) as arrays:
+def load_index(file: Path, path: Path, num_bytes: int) -> ShardIndex:
+    """Load the index of the shard at `path`; a damaged file raises one of several errors."""
+    with np.load(file, allow_pickle=False) as arrays:
         names, faults = (
             json.loads(arrays["names"].tobytes()),
             json.loads(arrays["faults"].tobytes()),
         )
-        places = arrays["places"]
-    return ShardIndex(path, num_bytes, tuple(names), places, tuple(map(tuple, faults)))
+        places, ids = arrays["places"], arrays.get("ids")
+    return ShardIndex(path, num_bytes, tuple(names), places, tuple(map(tuple, faults)), ids)
 
 
-def _save(cached: Path, index: ShardIndex) -> None:
+def save_index(file: Path, index: ShardIndex) -> None:
+    """Save everything about a shard but where it is."""
     arrays: dict[str, Any] = {
         name: np.frombuffer(json.dumps(values).encode(), np.uint8)
         for name, values in (("names", index.names), ("faults", index.faults))
     }
-    with write_atomically(cached, "wb") as file:
-        np.savez(file, places=index.places, **arrays)
+    if index.ids is not None:
+        arrays["ids"] = index.ids
+    with write_atomically(file, "wb") as out:
+        np.savez(out, places=index.places, **arrays)
 
 
 def _make(path: Path) -> ShardIndex:

@@ -47,11 +47,12 @@ class ShardFiles:
     Reading at an offset moves no file position, so forked processes may share open files.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, most_open: int = MOST_OPEN) -> None:
+        self.most_open = most_open
         self._open: dict[Path, _OpenShard] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_open": {}}
+        return {**vars(self), "_open": {}}
 
     def read(self, path: Path, num_bytes: int, start: int, size: int) -> bytes:
         """Read `size` bytes from `start` of a shard that should have `num_bytes` in all."""
@@ -65,7 +66,7 @@ class ShardFiles:
         return data
 
     def _opened(self, path: Path) -> _OpenShard:
-        if len(self._open) >= MOST_OPEN:
+        if len(self._open) >= self.most_open:
             self._open.clear()
         shard = self._open[path] = _OpenShard(path)
         return shard

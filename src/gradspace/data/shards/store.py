@@ -1,36 +1,117 @@
-"""A list of tar shards as one store of samples, each identified by its shard and number there."""
+"""A list of shards as one store of samples, each identified by its shard and number there."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from PIL import Image
 
 from gradspace.data.shards.index import LostShard, ShardIndex, shard_index
-from gradspace.data.shards.reading import ShardFiles, decode_picture, read_captions, read_picture
+from gradspace.data.shards.reading import (
+    MOST_OPEN,
+    ShardFiles,
+    decode_picture,
+    read_captions,
+    read_picture,
+)
+
+T = TypeVar("T")
 
 MOST_KNOWN = 64
 """Number of indexes that a process keeps in memory; others are read from the cache again."""
 
 
+class ShardSource(Protocol):
+    """A shard that can be indexed."""
+
+    @property
+    def name(self) -> str:
+        """Name of the shard as users know it."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of its file when the data was opened; 0 if that is not known."""
+
+    @property
+    def identity(self) -> str:
+        """Text that no other shard has, such as its path."""
+
+    @property
+    def shares_images(self) -> bool:
+        """Whether several of its samples may be one image, each with captions of its own."""
+
+    def index(self) -> ShardIndex:
+        """Find its samples in a file that can be read in place; a LostShard if it has changed."""
+
+    def is_gone(self) -> bool:
+        """Whether that file was removed, and `index` makes it again."""
+
+
+@dataclass(frozen=True)
+class TarShard:
+    """A tar, read where it is."""
+
+    path: Path
+    num_bytes: int
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @property
+    def identity(self) -> str:
+        return str(self.path.absolute())
+
+    @property
+    def shares_images(self) -> bool:
+        return False
+
+    def index(self) -> ShardIndex:
+        found = shard_index(self.path)
+        if found.num_bytes != self.num_bytes:
+            raise changed(str(self.path))
+        return found
+
+    def is_gone(self) -> bool:
+        return False
+
+
+def tar_shards(paths: Sequence[Path]) -> Shards:
+    """Make a store of the samples of tars, whose sizes are noted."""
+    return Shards([TarShard(path, file_state(path)[0]) for path in paths])
+
+
+def file_state(path: Path) -> tuple[int, int]:
+    """Return the size of a file, and when it was modified."""
+    try:
+        status = path.stat()
+        return status.st_size, status.st_mtime_ns
+    except OSError as error:
+        raise LostShard(f"the shard {path} cannot be read: {error.strerror}") from None
+
+
+def changed(shard: str) -> LostShard:
+    return LostShard(f"the shard {shard} has changed while it was in use")
+
+
 class Shards:
-    """Samples of shards whose sizes are known; everything else about a shard is read on request.
+    """Samples of shards; everything about a shard is read on request.
 
     Safe to use from threads and forked workers.
     """
 
-    def __init__(self, paths: Sequence[Path]) -> None:
-        self.paths = tuple(paths)
-        self.sizes = tuple(_size(path) for path in paths)
-        self.files = ShardFiles()
+    def __init__(self, sources: Sequence[ShardSource], most_open: int = MOST_OPEN) -> None:
+        self.sources = tuple(sources)
+        self.files = ShardFiles(most_open)
         self.contents: dict[int, str] = {}
         """Hash of the content of every shard read so far."""
         self._known: dict[int, ShardIndex] = {}
 
     def __len__(self) -> int:
-        return len(self.paths)
+        return len(self.sources)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_known": {}}
@@ -39,10 +120,9 @@ class Shards:
         """Return the index of a shard; a ValueError if the shard has changed."""
         known = self._known.get(shard)
         if known is None:
-            known = shard_index(self.paths[shard])
-            content = self.contents.setdefault(shard, known.content)
-            if (known.num_bytes, known.content) != (self.sizes[shard], content):
-                raise LostShard(f"the shard {known.path} has changed while it was in use")
+            known = self.sources[shard].index()
+            if known.content != self.contents.setdefault(shard, known.content):
+                raise changed(self.sources[shard].name)
             if len(self._known) >= MOST_KNOWN:
                 self._known.clear()
             self._known[shard] = known
@@ -52,21 +132,28 @@ class Shards:
         """Name a sample as users know it."""
         return self.index(shard).named(number)
 
+    def image_id(self, shard: int, number: int) -> int:
+        """Return the number that samples of one image share, and no other sample has."""
+        ids = self.index(shard).ids
+        return shard << 32 | number if ids is None else int(ids[number])
+
     def captions(self, shard: int, number: int) -> list[str]:
         """Read at least one caption, or raise UnusableSample."""
-        return read_captions(self.files, self.index(shard), number)
+        return self._read(read_captions, shard, number)
 
     def data(self, shard: int, number: int) -> bytes:
         """Read the encoded picture."""
-        return read_picture(self.files, self.index(shard), number)
+        return self._read(read_picture, shard, number)
 
     def picture(self, shard: int, number: int) -> Image.Image:
         """Decode the picture as RGB, or raise UnusableSample."""
         return decode_picture(self.data(shard, number))
 
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError as error:
-        raise LostShard(f"the shard {path} cannot be read: {error.strerror}") from None
+    def _read(self, read: Callable[[ShardFiles, ShardIndex, int], T], shard: int, number: int) -> T:
+        try:
+            return read(self.files, self.index(shard), number)
+        except LostShard:
+            if not self.sources[shard].is_gone():
+                raise
+            self._known.pop(shard, None)
+            return read(self.files, self.index(shard), number)

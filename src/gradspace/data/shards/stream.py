@@ -9,21 +9,69 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import torch
 from PIL import Image
+from pydantic import Field, PositiveInt
 
 from gradspace.data.batches import Batch
+from gradspace.data.cache import place_of
 from gradspace.data.captions import Encode
 from gradspace.data.dataset import Indices
 from gradspace.data.inputs import PictureReading, Reading
 from gradspace.data.loader import Loader
 from gradspace.data.order import CaptionsPerImage, check_share
+from gradspace.data.shards.copied import CopiedShard, RowShard
 from gradspace.data.shards.order import Bookmark, StreamOrder
 from gradspace.data.shards.reading import UnusableSample
-from gradspace.data.shards.store import Shards
+from gradspace.data.shards.store import Shards, ShardSource
+from gradspace.parameters import Flag
 from gradspace.wording import counted
+
+AtOnce = Annotated[int, Field(gt=0, le=32)]
+"""Limited, because their indexes and those of the next ones stay in memory: `store.MOST_KNOWN`."""
+
+
+@dataclass(frozen=True)
+class Streaming:
+    """Options of every reader whose training data can be streamed."""
+
+    stream: Flag = False
+    epoch_samples: PositiveInt | None = None
+    buffer: PositiveInt = 10_000
+    shards_at_once: AtOnce = 8
+    vocabulary_samples: PositiveInt = 500_000
+
+    def start(self, sources: Sequence[ShardSource], path: Path) -> ShardStream:
+        """Make the stream of the shards of a dataset at `path`."""
+        if self.epoch_samples is None:
+            raise ValueError("data.stream needs data.epoch_samples, the samples per epoch")
+        if not sources:
+            raise ValueError(f"{path} has no shards for training, so there is nothing to stream")
+        return ShardStream(
+            # A copy that was removed takes up room for as long as it is open.
+            Shards(sources, most_open=2 * self.shards_at_once),
+            self.epoch_samples,
+            self.buffer,
+            self.shards_at_once,
+            self.vocabulary_samples,
+        )
+
+    def start_copied(
+        self, shards: Sequence[RowShard], path: Path, data: str, by_content: bool
+    ) -> ShardStream:
+        """Make a stream of shards that are copied first; `data` says which data they are."""
+        folder = place_of("copies", data)
+        most = 3 * self.shards_at_once  # in use, the last ones and the next ones
+        copies = [CopiedShard(shard, folder, most, by_content) for shard in shards]
+        return self.start(copies, path)
+
+
+STREAMING = Streaming()
+"""The default of a reader: read as a whole."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,6 +207,11 @@ def stream_batches(
             f"batch_size is {batch_size}, and data.epoch_samples {stream.epoch_samples}: an epoch "
             "needs at least one batch"
         )
+    if captions_per_image != 1 and any(s.shares_images for s in stream.shards.sources):
+        raise ValueError(
+            f"training.captions_per_image is {captions_per_image}: a stream of which several rows "
+            "are one image needs 1, as rows of a batch already have different captions of it"
+        )
     if not isinstance(reading, PictureReading):
         raise ValueError(f"a stream has pictures, and the model reads {reading.kind}")
     plans = StreamPlans(
@@ -191,7 +244,7 @@ def _make(
         chosen = _by_lot(captions, captions_per_image, rng)
         pixels.append(reading.pixels(picture, rng).numpy())
         texts += chosen
-        ids.append(shard << 32 | number)
+        ids.append(shards.image_id(shard, number))
         counts.append(len(chosen))
     tokens, lengths = encode(texts)
     image_ids = torch.tensor(ids)

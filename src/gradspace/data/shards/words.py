@@ -9,11 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
-from gradspace.data.cache import cache_folder
+from gradspace.data.cache import cache_folder, locked_in_cache
 from gradspace.data.shards.reading import UnusableSample
 from gradspace.data.shards.stream import ShardStream
 from gradspace.data.vocabulary import Vocabulary
-from gradspace.files import locked
 from gradspace.progress import Progress
 
 
@@ -22,8 +21,7 @@ def stream_vocabulary(
 ) -> Vocabulary:
     """Count the words of `vocabulary_samples` samples of random shards, or load a cached result."""
     cached = _cached(stream, punctuation, mask)
-    cached.parent.mkdir(parents=True, exist_ok=True)
-    with locked(cached):  # all processes of a run need it
+    with locked_in_cache(cached):  # all processes of a run need it
         if not cached.exists():
             captions = _captions(stream, progress)
             Vocabulary.build(captions, punctuation=punctuation, mask=mask).save(cached)
@@ -31,8 +29,8 @@ def stream_vocabulary(
 
 
 def _cached(stream: ShardStream, punctuation: bool, mask: bool) -> Path:
-    shards = [str(path.absolute()) for path in stream.shards.paths]
-    known = [shards, stream.shards.sizes, stream.vocabulary_samples, punctuation, mask]
+    shards = [(source.identity, source.num_bytes) for source in stream.shards.sources]
+    known = [shards, stream.vocabulary_samples, punctuation, mask]
     name = blake2b(json.dumps(known).encode(), digest_size=16).hexdigest()
     return cache_folder() / "vocabularies" / f"{name}.json"
 
