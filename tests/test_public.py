@@ -43,6 +43,7 @@ def test_the_old_name_of_the_list_of_objectives_works_for_one_version() -> None:
     assert gs.objectives.__name__ == "gradspace.objectives"
 
 
+@pytest.mark.slow
 def test_importing_loads_what_is_used() -> None:
     assert "torch" not in modules_after("import gradspace; import gradspace.cli")
     loaded = modules_after("import gradspace; gradspace.RetrievalLoss")

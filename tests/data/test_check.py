@@ -110,6 +110,7 @@ def test_what_was_left_out_is_still_listed(tmp_path: Path) -> None:
     assert len(dataset.problems) == 9
 
 
+@pytest.mark.slow
 def test_options_of_the_dataset(tmp_path: Path) -> None:
     values = rows(range(20))
     columns = {"photo": values["image"], "words": values["caption"]}

@@ -7,6 +7,7 @@ import gc
 import os
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,7 @@ def opened(folder: Path, form: str = "parquet", **options: Any) -> ShardStream:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # it closes no file
 @pytest.mark.parametrize("form", ["parquet", "saved", "hf parquet", "hf folder"])
+@pytest.mark.slow
 def test_every_row_once_with_its_own_caption(
     form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,6 +100,34 @@ def test_every_row_once_with_its_own_caption(
         assert_equal(read(opened(folder, form), start_batch=start), batches[start:])
     assert_equal(read(opened(folder, form), num_workers=2), batches)
     gc.collect()  # or a later test would hear of the file
+
+
+def test_a_copy_that_another_process_removes_at_once_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = opened(write_parquet(tmp_path / "mine")).shards.sources[0]
+    assert isinstance(source, CopiedShard)
+    removed = iter([True, True, False])
+
+    def remove(shard: CopiedShard) -> None:
+        if next(removed):
+            shutil.rmtree(shard._place)
+
+    monkeypatch.setattr(CopiedShard, "_remove_oldest", remove)
+    shutil.rmtree(source.folder, ignore_errors=True)
+    assert len(source.index().names) > 0
+    assert not next(removed, False)
+
+
+def test_the_copy_made_last_is_not_the_one_to_go(tmp_path: Path) -> None:
+    """Even if others were used while it was made, and there is room for one only."""
+    sources = opened(write_parquet(tmp_path / "mine")).shards.sources[:2]
+    first, second = (replace(one, most=1) for one in sources if isinstance(one, CopiedShard))
+    first.index()
+    os.utime(first._place, (2e9, 2e9))
+    assert len(second.index().names) > 0
+    assert first.is_gone()
+    assert not second.is_gone()
 
 
 def removed_but_open() -> int:

@@ -247,6 +247,7 @@ def test_dev_and_test_of_a_stream_are_ordinary(folder: Path) -> None:
 # --- words --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_vocabulary_is_that_of_a_bounded_part_and_found_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -191,6 +191,7 @@ def fail_in_the_last() -> None:
     processes.gather_rows(torch.ones(1, 1))
 
 
+@pytest.mark.slow
 def test_one_that_fails_ends_the_others_without_a_word() -> None:
     started = start_together(2, fail_in_the_last)
     for process in started.processes:

@@ -95,7 +95,7 @@ def scenes(
     ] = False,
     split: Annotated[str, typer.Option(help="train, dev or test.")] = "train",
     num: Annotated[int, typer.Option(min=1, help="Number of scenes to show.")] = 12,
-    seed: Annotated[int, typer.Option(min=0)] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the scenes.")] = 0,
     out: Annotated[
         Path | None, typer.Option(help="File for --show; scenes.png by default.")
     ] = None,
@@ -135,7 +135,7 @@ def features(
             "--whole", help="Squeeze the whole picture into a square instead of cropping."
         ),
     ] = False,
-    batch_size: Annotated[int, typer.Option(min=1)] = 32,
+    batch_size: Annotated[int, typer.Option(min=1, help="Pictures in one go.")] = 32,
     num_workers: Annotated[
         int, typer.Option(min=0, help="Number of processes that decode images.")
     ] = 2,

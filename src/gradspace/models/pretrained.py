@@ -100,6 +100,8 @@ def load_network(name: str | Path, side: PretrainedSide, *, pretrained: bool = T
         return _checked(AutoModel.from_config(config, dtype=torch.float32), name, side)
     place = place_of(name)
     refuse_pickles(place)
+    options = download_options(place)
+    of_adapter = {"local_files_only": options["local_files_only"]}  # peft asks by itself
     with quietly(), one_sentence(name):
         network, report = AutoModel.from_pretrained(
             place,
@@ -108,7 +110,8 @@ def load_network(name: str | Path, side: PretrainedSide, *, pretrained: bool = T
             dtype=torch.float32,
             ignore_mismatched_sizes=True,  # reported below, by name
             output_loading_info=True,
-            **download_options(place),
+            adapter_kwargs=of_adapter,
+            **options,
         )
     _refuse_other_shapes(report["mismatched_keys"], name)
     network = _checked(network, name, side)

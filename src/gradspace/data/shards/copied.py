@@ -28,6 +28,8 @@ JSON = CAPTIONS.index("json")
 INDEX = "index.npz"
 NAME = "{}.jpg"
 """Name of the picture of a row, whatever its format."""
+TRIES = 10
+"""Times that a copy is made if other processes remove it, to make room for theirs."""
 NO_PICTURE = "there is no picture in its row"
 StoredRow = tuple[bytes | str, Any, Any]
 """A picture, or the reason why there is none; its captions in any form that `captions_in` reads;
@@ -88,13 +90,14 @@ class CopiedShard:
     def index(self) -> ShardIndex:
         """Load the index of the copy, which is made if there is none."""
         with locked_in_cache(self._place):  # processes of a run on a machine want the same copies
-            with suppress(OSError, ValueError, KeyError, EOFError):
-                return self._load()
-            for left in (self._place, *self.folder.glob(f".{self._place.name}.*")):
-                if left.is_dir():  # damaged, or begun by a process that was killed
-                    shutil.rmtree(left, ignore_errors=True)
-            made_once(self._place, self._copy)
-            self._remove_oldest()
+            for _ in range(TRIES):
+                with suppress(OSError, ValueError, KeyError, EOFError):
+                    return self._load()
+                for left in (self._place, *self.folder.glob(f".{self._place.name}.*")):
+                    if left.is_dir():  # damaged, or begun by a process that was killed
+                        shutil.rmtree(left, ignore_errors=True)
+                made_once(self._place, self._copy)
+                self._remove_oldest()
             return self._load()
 
     def is_gone(self) -> bool:
@@ -116,6 +119,7 @@ class CopiedShard:
 
     def _copy(self, folder: Path) -> None:
         save_index(folder / INDEX, self._copied(folder / self.name))
+        os.utime(folder)  # which is the latest, however long it took
 
     def _copied(self, path: Path) -> ShardIndex:
         """Write all pictures and captions into one file."""
@@ -149,12 +153,15 @@ class CopiedShard:
         return int.from_bytes(blake2b(identity, digest_size=8).digest()) >> 1
 
     def _remove_oldest(self) -> None:
-        """Remove the copies that were not used for longest; another process may do so, too."""
+        """Remove the copies that were not used for longest, but not this one.
+
+        Another process may do so, too, and remove a copy that was made a moment ago.
+        """
         used = []
-        for place in self.folder.glob("[!.]*"):
+        for place in set(self.folder.glob("[!.]*")) - {self._place}:
             with suppress(FileNotFoundError):
                 used.append((place.stat().st_mtime_ns, place))
-        for _, place in sorted(used)[: max(len(used) - self.most, 0)]:
+        for _, place in sorted(used)[: max(len(used) + 1 - self.most, 0)]:
             removed = place.with_name(f".removed-{os.getpid()}-{place.name}")
             with suppress(FileNotFoundError):
                 place.rename(removed)

@@ -22,6 +22,8 @@ T = TypeVar("T")
 
 MOST_KNOWN = 64
 """Number of indexes that a process keeps in memory; others are read from the cache again."""
+TRIES = 10
+"""Times that a sample is read if other processes remove what its shard is read from."""
 
 
 class ShardSource(Protocol):
@@ -150,10 +152,11 @@ class Shards:
         return decode_picture(self.data(shard, number))
 
     def _read(self, read: Callable[[ShardFiles, ShardIndex, int], T], shard: int, number: int) -> T:
-        try:
-            return read(self.files, self.index(shard), number)
-        except LostShard:
-            if not self.sources[shard].is_gone():
-                raise
-            self._known.pop(shard, None)
-            return read(self.files, self.index(shard), number)
+        for _ in range(TRIES - 1):
+            try:
+                return read(self.files, self.index(shard), number)
+            except LostShard:
+                if not self.sources[shard].is_gone():
+                    raise
+                self._known.pop(shard, None)
+        return read(self.files, self.index(shard), number)
