@@ -29,6 +29,8 @@ from gradspace.data.shards.index import LostShard
 from gradspace.data.shards.reading import decode_picture
 from gradspace.data.shards.stream import ShardStream, stream_batches
 
+pytestmark = pytest.mark.slow  # the library takes seconds to import
+
 TOTAL = 24
 PICTURES = [picture_bytes(seed) for seed in range(TOTAL)]
 
@@ -83,7 +85,6 @@ def opened(folder: Path, form: str = "parquet", **options: Any) -> ShardStream:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # it closes no file
 @pytest.mark.parametrize("form", ["parquet", "saved", "hf parquet", "hf folder"])
-@pytest.mark.slow
 def test_every_row_once_with_its_own_caption(
     form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

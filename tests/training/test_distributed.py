@@ -213,6 +213,7 @@ def embed_dev(folder: Path, out: Path) -> None:
     save_embeddings(out / f"{processes.rank()}", found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [2, 4])
 def test_embeddings_do_not_depend_on_the_number_of_processes(number: int, tmp_path: Path) -> None:
     run = train_small(tmp_path / "run", training={"epochs": 1})
