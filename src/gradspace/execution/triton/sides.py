@@ -49,28 +49,27 @@ def sides_of(objective: Objective, inputs: Inputs, slots: Slots, finished: Tenso
     """
     by_image, by_text = _scores_of_slots(objective, inputs, slots, finished)
     in_batch = by_image.flatten()
-    images = side_of(objective, by_image, slots.texts_of_images, inputs.m, in_batch)
-    if slots.by_position:
-        texts = side_of(objective, by_image, slots.images_of_texts, inputs.n, wanted=images.wanted)
-    else:
-        texts = side_of(objective, by_text, slots.images_of_texts, inputs.n, in_batch)
-    return Sides(images, texts)
+    of_images = _wanted(objective, by_image, slots.texts_of_images, inputs.m, in_batch)
+    of_texts = of_images
+    if not slots.by_position:
+        of_texts = _wanted(objective, by_text, slots.images_of_texts, inputs.n, in_batch)
+    return Sides(
+        _side_of(by_image, slots.texts_of_images, of_images),
+        _side_of(by_text, slots.images_of_texts, of_texts),
+    )
 
 
-def side_of(
-    objective: Objective,
-    scores: Tensor,
-    index: Tensor,
-    num_candidates: int,
-    batch: Tensor | None = None,
-    wanted: tuple[Statistic, ...] = (),
-) -> Side:
-    """Allocate a side's results; it wants the statistics given, or those for these positives."""
+def _wanted(
+    objective: Objective, scores: Tensor, index: Tensor, num_candidates: int, batch: Tensor
+) -> tuple[Statistic, ...]:
     found = functions(objective)
     if found is not None and found.fixed:
-        wanted = _fixed_statistics(_Same(objective), scores.device)
-    elif batch is not None:
-        wanted = objective.statistics(positive_of(scores, index, num_candidates, batch))
+        return _fixed_statistics(_Same(objective), scores.device)
+    return objective.statistics(positive_of(scores, index, num_candidates, batch))
+
+
+def _side_of(scores: Tensor, index: Tensor, wanted: tuple[Statistic, ...]) -> Side:
+    """Allocate the results of a side."""
     n, count = scores.shape
     columns = [one.given.shape[1] for one in wanted if not isinstance(one, Hardest)]
     sizes = [count, 1, *columns, *columns]
