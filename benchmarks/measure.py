@@ -43,7 +43,7 @@ PREPARE = {
 
 def measure(case: Case, *, threads: int = THREADS, most_repeats: int = MOST_REPEATS) -> Measurement:
     torch.set_num_threads(threads)
-    gc.freeze()  # what is imported by now is no garbage, and looking through it takes long
+    gc.freeze()  # imported modules stay, and searching them for garbage takes long
     prepare = PREPARE[case.suite]
     # Libraries load and allocate on first use, which should not count as the case's memory.
     prepare(replace(case, images=min(case.images, 8))).run()

@@ -38,7 +38,7 @@ def test_a_tensor_takes_the_place_of_the_one_before() -> None:
 
 
 class CountingStore(Counter[str]):
-    """What the processes share, in one process."""
+    """A store that several processes would share, in one process."""
 
     def add(self, key: str, number: int) -> int:
         self[key] += number

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from gradspace.data.cache import locked_in_cache, made_once
-from gradspace.data.shards.index import CAPTIONS, ShardIndex, load_index, save_index
+from gradspace.data.shards.index import CAPTIONS, NamedShard, ShardIndex, load_index, save_index
 from gradspace.data.shards.reading import captions_in
 
 JSON = CAPTIONS.index("json")
@@ -36,20 +36,8 @@ StoredRow = tuple[bytes | str, Any, Any]
 the id of its image, or None."""
 
 
-class RowShard(Protocol):
+class RowShard(NamedShard, Protocol):
     """A shard that is read row by row."""
-
-    @property
-    def name(self) -> str:
-        """Name of the shard as users know it."""
-
-    @property
-    def num_bytes(self) -> int:
-        """Size of its file, or 0 if that is not known."""
-
-    @property
-    def identity(self) -> str:
-        """Text that is different for every shard, and when a shard changes."""
 
     @property
     def has_ids(self) -> bool:

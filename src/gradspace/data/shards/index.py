@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,22 @@ CAPTIONS = ("txt", "json")
 """Extensions of captions; a sample's first one in this order is read."""
 LAYOUT = 1
 """Version of the files in the cache."""
+
+
+class NamedShard(Protocol):
+    """A shard of any format."""
+
+    @property
+    def name(self) -> str:
+        """Name of the shard as users know it."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of its file when the data was opened; 0 if that is not known."""
+
+    @property
+    def identity(self) -> str:
+        """Text that no other shard has, and that changes when the shard does if this is known."""
 
 
 class LostShard(ValueError):  # noqa: N818

@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 
 from PIL import Image
 
-from gradspace.data.shards.index import LostShard, ShardIndex, shard_index
+from gradspace.data.shards.index import LostShard, NamedShard, ShardIndex, shard_index
 from gradspace.data.shards.reading import (
     MOST_OPEN,
     ShardFiles,
@@ -26,20 +26,8 @@ TRIES = 10
 """Times that a sample is read if other processes remove what its shard is read from."""
 
 
-class ShardSource(Protocol):
+class ShardSource(NamedShard, Protocol):
     """A shard that can be indexed."""
-
-    @property
-    def name(self) -> str:
-        """Name of the shard as users know it."""
-
-    @property
-    def num_bytes(self) -> int:
-        """Size of its file when the data was opened; 0 if that is not known."""
-
-    @property
-    def identity(self) -> str:
-        """Text that no other shard has, such as its path."""
 
     @property
     def shares_images(self) -> bool:
