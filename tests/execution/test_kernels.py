@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from embedded import Outcome, embedded, outcome
+from embedded import Embedded, Outcome, embedded, outcome
 from torch import Tensor
 from torch.nn.functional import softplus
 
@@ -34,7 +34,7 @@ def interpreted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-def found(name: str, length: float = 1.0, **how: Any) -> Outcome:
+def of_kernels(name: str, length: float = 1.0, **how: Any) -> Outcome:
     batch = embedded(num_images=20, num_texts=28, length=length, dtype=torch.float32)
     return outcome(gs.RetrievalLoss(name, execution="triton", normalize=False, **how), batch)
 
@@ -46,9 +46,9 @@ def test_a_kernel_for_each_case_of_exponentials(
 ) -> None:
     """Large batches launch one kernel for when a reference serves all exponentials, and another."""
     monkeypatch.setattr(choice, "choose_kernels", lambda *_, **__: kernels)
-    expected = found("nt-xent", length)
+    expected = of_kernels("nt-xent", length)
     monkeypatch.setattr(forward, "LARGE", 1)
-    for got, wanted in zip(found("nt-xent", length), expected, strict=True):
+    for got, wanted in zip(of_kernels("nt-xent", length), expected, strict=True):
         assert torch.equal(got, wanted)
 
 
@@ -57,9 +57,25 @@ def test_weights_overwrite_the_scores_of_a_large_batch(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(choice, "choose_kernels", lambda *_, **__: "rows")
-    expected = found(name)
+    expected = of_kernels(name)
     monkeypatch.setattr(whole_rows, "READ_TWICE", 1)
-    for got, wanted in zip(found(name), expected, strict=True):
+    for got, wanted in zip(of_kernels(name), expected, strict=True):
+        torch.testing.assert_close(got, wanted)
+
+
+@pytest.mark.parametrize("kernels", ["rows", "tiles", None])
+def test_the_first_of_equal_hardest_negatives(
+    kernels: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scores of these unit vectors are exact, and many are equal, within a tile and across."""
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 2, (40, 4), generator=generator) - 0.5
+    texts = torch.randint(0, 2, (70, 4), generator=generator) - 0.5
+    batch = Embedded(images, texts, torch.arange(40), torch.arange(70) % 45)
+    expected = outcome(gs.RetrievalLoss("triplet-hard", execution="dense"), batch)
+    monkeypatch.setattr(choice, "choose_kernels", lambda *_, **__: kernels)
+    found = outcome(gs.RetrievalLoss("triplet-hard", execution="triton"), batch)
+    for got, wanted in zip(found, expected, strict=True):
         torch.testing.assert_close(got, wanted)
 
 

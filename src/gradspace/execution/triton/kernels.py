@@ -216,9 +216,7 @@ def _hardest(
 ):  # fmt: skip
     """Write the highest score of every query in the tile and, with INDEX, its candidate."""
     if INDEX:
-        value, index = tl.max(
-            scores, AXIS, return_indices=True, return_indices_tie_break_left=False
-        )
+        value, index = tl.max(scores, AXIS, return_indices=True)
         tl.store(at + where, first + index, mask=mask)
     else:
         value = tl.max(scores, AXIS)
@@ -243,7 +241,7 @@ def statistics(
     """Write the hardest negatives and up to two sums of one tile, by row and by column.
 
     If the reference of one sum of exponentials SERVED is YES or NO, and it turns out to be the
-    other, nothing is written. The code for both in one kernel needs more registers.
+    other, nothing is written. One kernel with the code for both is slower.
     """
     if SERVED != EITHER:
         given = row_given_a if KIND_A == LOG_SUM_EXP else row_given_b
